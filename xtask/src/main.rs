@@ -1,0 +1,3 @@
+//! The project's own build steps: `cargo xtask <step>`.
+
+fn main() {}
