@@ -1,0 +1,85 @@
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::{Digest, KeyId, Namespace, ObjectKey};
+
+/// The name of one chunk in one namespace. Cheap to clone; compared and hashed by its digest.
+#[derive(Clone)]
+pub struct Key {
+    ns: Arc<Namespace>,
+    id: Arc<KeyId>,
+    digest: Digest,
+}
+
+impl Key {
+    /// The key `id` in the namespace `ns`.
+    pub fn new(ns: Arc<Namespace>, id: KeyId) -> Self {
+        let mut bytes = Vec::with_capacity(256);
+        bytes.extend_from_slice(ns.digest().as_bytes());
+        canonical(&ns, &id, &mut bytes);
+        let digest = Digest::of("kvtier 2026 key v1", &bytes);
+        Key { ns, id: Arc::new(id), digest }
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &Arc<Namespace> {
+        &self.ns
+    }
+
+    /// What it names.
+    pub fn id(&self) -> &KeyId {
+        &self.id
+    }
+
+    /// BLAKE3 of the canonical form: what indexes and media use.
+    pub fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    /// The canonical bytes, with the salt as a keyed digest: what a stored chunk carries beside its facts.
+    pub fn canonical(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(256);
+        canonical(&self.ns, &self.id, &mut bytes);
+        bytes
+    }
+}
+
+fn canonical(ns: &Namespace, id: &KeyId, out: &mut Vec<u8>) {
+    match id {
+        KeyId::Object(ObjectKey { model, rank, group, hash, salt }) => {
+            out.push(1);
+            field(out, model.as_bytes());
+            out.extend_from_slice(&rank.0.to_le_bytes());
+            out.extend_from_slice(&group.to_le_bytes());
+            field(out, hash.as_bytes());
+            let salted = blake3::keyed_hash(ns.digest().as_bytes(), salt.as_bytes());
+            field(out, if salt.is_empty() { &[] } else { salted.as_bytes() });
+        }
+    }
+}
+
+fn field(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.digest)
+    }
+}

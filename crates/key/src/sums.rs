@@ -1,0 +1,144 @@
+use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum, checksum_combine};
+
+/// The most blocks a chunk is summed in.
+pub const BLOCKS_MAX: usize = 64;
+/// The smallest block in bytes; chunks up to this size are one block.
+pub const BLOCK_BYTES_MIN: u64 = 64 * 1024;
+
+/// CRC32C of each block of a chunk. The block size follows from the length alone: the smallest power of two, at least
+/// [`BLOCK_BYTES_MIN`], that gives at most [`BLOCKS_MAX`] blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockSums {
+    len: u64,
+    crcs: Box<[u32]>,
+}
+
+impl BlockSums {
+    /// The block size in bytes for a chunk of `len` bytes.
+    pub fn block_bytes(len: u64) -> u64 {
+        len.div_ceil(BLOCKS_MAX as u64).max(BLOCK_BYTES_MIN).next_power_of_two()
+    }
+
+    /// The number of blocks of a chunk of `len` bytes.
+    pub fn blocks(len: u64) -> usize {
+        len.div_ceil(Self::block_bytes(len)) as usize
+    }
+
+    /// Sums contiguous bytes in one pass.
+    pub fn of(bytes: &[u8]) -> Self {
+        let block = Self::block_bytes(bytes.len() as u64) as usize;
+        BlockSums { len: bytes.len() as u64, crcs: bytes.chunks(block).map(crc32c).collect() }
+    }
+
+    /// Sums a chunk that lies in several pieces, in order, in one pass.
+    pub fn of_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]> + Clone) -> Self {
+        let len = pieces.clone().into_iter().map(|p| p.len() as u64).sum();
+        let mut sums = PieceSums::new(len);
+        let mut offset = 0;
+        for piece in pieces {
+            sums.piece(offset, piece);
+            offset += piece.len() as u64;
+        }
+        sums.finish().expect("pieces in order cover the chunk")
+    }
+
+    /// Rebuilds sums that were stored: `None` unless the count of `crcs` fits `len`.
+    pub fn from_parts(len: u64, crcs: &[u32]) -> Option<Self> {
+        (crcs.len() == Self::blocks(len)).then(|| BlockSums { len, crcs: crcs.into() })
+    }
+
+    /// The chunk's length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the chunk has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// CRC32C of each block, in order.
+    pub fn crcs(&self) -> &[u32] {
+        &self.crcs
+    }
+
+    /// CRC32C of the whole chunk, combined from its blocks.
+    pub fn whole(&self) -> u32 {
+        let block = Self::block_bytes(self.len);
+        let mut left = self.len;
+        self.crcs.iter().fold(0, |crc, next| {
+            let n = left.min(block);
+            left -= n;
+            checksum_combine(Crc32Iscsi, crc as u64, *next as u64, n) as u32
+        })
+    }
+}
+
+/// Sums of a chunk whose pieces arrive in any order: each piece may start and end anywhere, but no byte may come twice.
+#[derive(Clone, Debug)]
+pub struct PieceSums {
+    len: u64,
+    parts: Vec<(u64, u64, u32)>,
+}
+
+impl PieceSums {
+    /// Sums for a chunk of `len` bytes of which nothing has arrived.
+    pub fn new(len: u64) -> Self {
+        PieceSums { len, parts: Vec::with_capacity(BlockSums::blocks(len)) }
+    }
+
+    /// Adds the bytes that lie at `offset` of the chunk.
+    pub fn piece(&mut self, offset: u64, bytes: &[u8]) {
+        let block = BlockSums::block_bytes(self.len);
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let n = (block - at % block).min(rest.len() as u64);
+            let (head, tail) = rest.split_at(n as usize);
+            self.parts.push((at, n, crc32c(head)));
+            at += n;
+            rest = tail;
+        }
+    }
+
+    /// The sums, or `None` when the pieces do not cover the chunk exactly once.
+    pub fn finish(mut self) -> Option<BlockSums> {
+        self.parts.sort_unstable();
+        let block = BlockSums::block_bytes(self.len);
+        let mut crcs: Vec<u32> = Vec::with_capacity(BlockSums::blocks(self.len));
+        let mut at = 0;
+        for (offset, n, crc) in self.parts {
+            if offset != at {
+                return None;
+            }
+            match crcs.last_mut() {
+                Some(last) if at % block != 0 => {
+                    *last = checksum_combine(Crc32Iscsi, *last as u64, crc as u64, n) as u32
+                }
+                _ => crcs.push(crc),
+            }
+            at += n;
+        }
+        (at == self.len).then(|| BlockSums { len: self.len, crcs: crcs.into() })
+    }
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(Crc32Iscsi, bytes) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_in_any_order_sum_to_the_whole() {
+        let bytes: Vec<u8> = (0..300_001u32).map(|i| (i * 31) as u8).collect();
+        let whole = BlockSums::of(&bytes);
+        let mut sums = PieceSums::new(bytes.len() as u64);
+        for range in [(100_000, 300_001), (0, 7), (7, 100_000)] {
+            sums.piece(range.0 as u64, &bytes[range.0..range.1]);
+        }
+        assert_eq!(sums.finish().unwrap(), whole);
+        assert_eq!(whole.whole(), crc32c(&bytes));
+    }
+}

@@ -1,0 +1,141 @@
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::{Error, ErrorKind, Place, RegionId, View};
+
+/// What keeps memory alive and takes it back when dropped.
+pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
+
+/// An exclusive, writable piece of memory. Bytes count as initialised from the start up to [`Lease::init_len`]; only those
+/// can be read. Dropping it gives the memory back.
+pub struct Lease {
+    ptr: NonNull<u8>,
+    len: usize,
+    init: usize,
+    place: Place,
+    region: Option<RegionId>,
+    owner: Owner,
+}
+
+// SAFETY: a lease is the only access to its memory (constructors demand it, `split_at` divides it without overlap), and
+// its owner is Send + Sync, so moving it to another thread moves exclusive access.
+unsafe impl Send for Lease {}
+// SAFETY: `&Lease` gives only shared reads of the initialised prefix.
+unsafe impl Sync for Lease {}
+
+impl Lease {
+    /// A lease over memory that `owner` keeps alive and takes back when dropped.
+    ///
+    /// # Safety
+    /// `ptr..ptr + len` must be valid for reads and writes until `owner` is dropped, and nobody else may touch it meanwhile.
+    /// For host places every byte must be initialised as far as the language is concerned (zeroed or written once).
+    pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize, place: Place, region: Option<RegionId>, owner: Owner) -> Self {
+        Lease { ptr, len, init: 0, place, region, owner }
+    }
+
+    /// Length in bytes, initialised or not.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many bytes from the start hold data.
+    pub fn init_len(&self) -> usize {
+        self.init
+    }
+
+    /// Where it lies.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The registered region it lies in, if any.
+    pub fn region(&self) -> Option<RegionId> {
+        self.region
+    }
+
+    /// Its first address.
+    pub fn addr(&self) -> usize {
+        self.ptr.as_ptr() as usize
+    }
+
+    /// Its first byte, for handing to the kernel or a driver. Writing through it is exclusive while the lease is owned.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// The initialised bytes; `None` for a place the CPU cannot reach.
+    pub fn as_host(&self) -> Option<&[u8]> {
+        // SAFETY: host memory, valid for `len` while we own it (from_raw), and `init <= len`.
+        self.place.is_host().then(|| unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.init) })
+    }
+
+    /// All bytes for writing; those past [`Lease::init_len`] hold leftovers. Call [`Lease::assume_filled`] after writing.
+    /// `None` for a place the CPU cannot reach.
+    pub fn as_host_mut(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: host memory, exclusively ours, valid for `len`, initialised in the language's sense (from_raw).
+        self.place.is_host().then(|| unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
+    }
+
+    /// Declares that the first `len` bytes (at most all) now hold data.
+    pub fn assume_filled(&mut self, len: usize) {
+        self.init = len.min(self.len);
+    }
+
+    /// Copies `bytes` to `offset` and extends the initialised prefix. Errors with `Invalid` when it does not fit, would leave
+    /// a hole before `offset`, or the place is not the host's.
+    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        let end = offset.checked_add(bytes.len()).filter(|end| *end <= self.len && offset <= self.init);
+        let (Some(end), init) = (end, self.init) else {
+            let what = format!(
+                "write of {} bytes at {offset} outside a lease of {} bytes ({} initialised)",
+                bytes.len(),
+                self.len,
+                self.init
+            );
+            return Err(Error::new(ErrorKind::Invalid, what));
+        };
+        let Some(host) = self.as_host_mut() else {
+            return Err(Error::new(ErrorKind::Invalid, "the CPU cannot write a lease of device memory"));
+        };
+        host[offset..end].copy_from_slice(bytes);
+        self.init = init.max(end);
+        Ok(())
+    }
+
+    /// Cuts it in two at `at` (at most its length); both parts keep the owner alive.
+    pub fn split_at(self, at: usize) -> (Lease, Lease) {
+        let at = at.min(self.len);
+        // SAFETY: `at <= len`, so the pointer stays inside or one past the end of the same allocation.
+        let tail = unsafe { self.ptr.add(at) };
+        let (place, region) = (self.place, self.region);
+        let head =
+            Lease { ptr: self.ptr, len: at, init: self.init.min(at), place, region, owner: Arc::clone(&self.owner) };
+        let tail = Lease {
+            ptr: tail,
+            len: self.len - at,
+            init: self.init.saturating_sub(at),
+            place,
+            region,
+            owner: self.owner,
+        };
+        (head, tail)
+    }
+
+    /// Makes the initialised bytes shared and immutable.
+    pub fn freeze(self) -> View {
+        View::new(self)
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({} of {} bytes, {:?})", self.init, self.len, self.place)
+    }
+}

@@ -1,0 +1,19 @@
+//! Registered memory for KV-cache chunks.
+//!
+//! An [`Arena`] hands out [`Lease`]s: exclusive, writable slots that know their [`Place`] and how much of them is
+//! initialised. A frozen lease is a [`View`]: shared, sliceable, immutable. Both return to their arena when the last
+//! owner drops them, whichever thread that is on. Memory of others becomes a lease through an owner that is kept
+//! until the last use.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod arena;
+mod error;
+mod lease;
+mod place;
+mod view;
+
+pub use arena::{Arena, ArenaConfig, ArenaStats};
+pub use error::{Error, ErrorKind};
+pub use lease::Lease;
+pub use place::{Place, Region, RegionId};
+pub use view::View;

@@ -1,0 +1,93 @@
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use crate::{Lease, Place, RegionId};
+
+/// A frozen lease, shared: cheap to clone and to slice, never changed. The memory goes back when the last clone drops.
+#[derive(Clone)]
+pub struct View {
+    frozen: Arc<Frozen>,
+    start: usize,
+    len: usize,
+}
+
+struct Frozen {
+    lease: Lease,
+    memo: OnceLock<(Range<usize>, Box<dyn Any + Send + Sync>)>,
+}
+
+impl View {
+    pub(crate) fn new(lease: Lease) -> Self {
+        let len = lease.init_len();
+        View { frozen: Arc::new(Frozen { lease, memo: OnceLock::new() }), start: 0, len }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it lies.
+    pub fn place(&self) -> Place {
+        self.frozen.lease.place()
+    }
+
+    /// The registered region it lies in, if any.
+    pub fn region(&self) -> Option<RegionId> {
+        self.frozen.lease.region()
+    }
+
+    /// Its first address, for handing to the kernel or a driver; valid while this view (or a clone) lives.
+    pub fn addr(&self) -> usize {
+        self.frozen.lease.addr() + self.start
+    }
+
+    /// The bytes; `None` for a place the CPU cannot reach.
+    pub fn as_host(&self) -> Option<&[u8]> {
+        self.frozen.lease.as_host().map(|all| &all[self.start..self.start + self.len])
+    }
+
+    /// The part `range` of it (clipped to its length), sharing the memory.
+    pub fn slice(&self, range: Range<usize>) -> View {
+        let end = range.end.min(self.len);
+        let start = range.start.min(end);
+        View { frozen: Arc::clone(&self.frozen), start: self.start + start, len: end - start }
+    }
+
+    /// What was learned of exactly these bytes (their checksums, say), computed at most once for the first range asked of this
+    /// memory; `None` when another range or type was remembered.
+    pub fn memo<T: Any + Send + Sync>(&self, compute: impl FnOnce() -> T) -> Option<&T> {
+        let range = self.start..self.start + self.len;
+        let (of, memo) = self.frozen.memo.get_or_init(|| (range.clone(), Box::new(compute())));
+        (*of == range).then(|| memo.downcast_ref()).flatten()
+    }
+
+    /// The writable lease back, if this is the only view of it; otherwise itself.
+    pub fn into_lease(self) -> Result<Lease, View> {
+        let View { frozen, start, len } = self;
+        match Arc::try_unwrap(frozen) {
+            Ok(frozen) => Ok(frozen.lease),
+            Err(frozen) => Err(View { frozen, start, len }),
+        }
+    }
+}
+
+impl AsRef<[u8]> for View {
+    /// The bytes; empty for a place the CPU cannot reach.
+    fn as_ref(&self) -> &[u8] {
+        self.as_host().unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "View({} bytes, {:?})", self.len, self.place())
+    }
+}
