@@ -1,0 +1,102 @@
+//! Every policy keeps the promises of `Policy`; LRU is compared with a plain vector, order and all.
+use std::collections::HashSet;
+
+use kvtier_evict::{Entry, PolicyKind};
+use proptest::prelude::*;
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Insert(u32),
+    Touch(u32),
+    Remove(u32),
+    Pin(u32),
+    Unpin(u32),
+    Evict,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let slot = 0u32..24;
+    prop_oneof![
+        4 => slot.clone().prop_map(Op::Insert),
+        4 => slot.clone().prop_map(Op::Touch),
+        1 => slot.clone().prop_map(Op::Remove),
+        2 => slot.clone().prop_map(Op::Pin),
+        2 => slot.prop_map(Op::Unpin),
+        2 => Just(Op::Evict),
+    ]
+}
+
+/// Tracked slots from cold to hot, and which of them are pinned.
+#[derive(Default)]
+struct Model {
+    order: Vec<u32>,
+    pinned: HashSet<u32>,
+}
+
+impl Model {
+    fn move_to_hot(&mut self, slot: u32) {
+        self.order.retain(|s| *s != slot);
+        self.order.push(slot);
+    }
+
+    fn remove(&mut self, slot: u32) {
+        self.order.retain(|s| *s != slot);
+        self.pinned.remove(&slot);
+    }
+
+    fn running(&self) -> Vec<u32> {
+        self.order.iter().copied().filter(|slot| !self.pinned.contains(slot)).collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn lru_is_a_vector_ordered_by_last_use(ops in prop::collection::vec(op(), 1..200)) {
+        let (mut lru, mut model) = (PolicyKind::Lru.build(), Model::default());
+        for op in ops {
+            match op {
+                Op::Insert(s) => { lru.insert(Entry::new(s, 1)); model.move_to_hot(s) }
+                Op::Touch(s) => { lru.touch(s); if model.order.contains(&s) { model.move_to_hot(s) } }
+                Op::Remove(s) => { lru.remove(s); model.remove(s) }
+                Op::Pin(s) => { lru.pin(s); if model.order.contains(&s) { model.pinned.insert(s); } }
+                Op::Unpin(s) => { lru.unpin(s); if model.pinned.remove(&s) { model.move_to_hot(s) } }
+                Op::Evict => {
+                    let victim = lru.victim();
+                    prop_assert_eq!(victim, model.running().first().copied());
+                    victim.into_iter().for_each(|s| { lru.remove(s); model.remove(s) });
+                }
+            }
+            let order = lru.order();
+            let running = model.running();
+            prop_assert_eq!(&order[..running.len()], &running[..]);
+            prop_assert_eq!(order[running.len()..].iter().copied().collect::<HashSet<_>>(), model.pinned.clone());
+            prop_assert_eq!(lru.len(), model.order.len());
+        }
+    }
+
+    #[test]
+    fn every_policy_tracks_what_it_is_told_and_never_gives_a_pinned_victim(ops in prop::collection::vec(op(), 1..200)) {
+        for kind in PolicyKind::ALL {
+            let (mut policy, mut model) = (kind.build(), Model::default());
+            for op in &ops {
+                match *op {
+                    Op::Insert(s) => { policy.insert(Entry::new(s, 1)); model.move_to_hot(s) }
+                    Op::Touch(s) => policy.touch(s),
+                    Op::Remove(s) => { policy.remove(s); model.remove(s) }
+                    Op::Pin(s) => { policy.pin(s); if model.order.contains(&s) { model.pinned.insert(s); } }
+                    Op::Unpin(s) => { policy.unpin(s); model.pinned.remove(&s); }
+                    Op::Evict => {}
+                }
+                let victim = policy.victim();
+                prop_assert_eq!(victim, policy.victim(), "asking changes nothing");
+                prop_assert_eq!(victim.is_some(), !model.running().is_empty());
+                prop_assert!(victim.is_none_or(|s| model.running().contains(&s)));
+                let order = policy.order();
+                prop_assert_eq!(order.len(), policy.len());
+                prop_assert_eq!(order.into_iter().collect::<HashSet<_>>(), model.order.iter().copied().collect());
+            }
+        }
+    }
+}

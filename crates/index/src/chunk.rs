@@ -1,0 +1,86 @@
+use std::num::NonZeroU64;
+
+use kvtier_key::Digest;
+
+/// Chunks of this many bytes or more (256 TiB) have no place in an index.
+pub const TOO_LONG_BYTES: u64 = 1 << 48;
+
+/// Whose chunk it is: a number that the tier gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct TenantId(pub u32);
+
+/// The first eight bytes of a digest: enough to find a parent that is present, never enough to name a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tag(NonZeroU64);
+
+impl Tag {
+    /// The tag of `digest`.
+    pub fn of(digest: &Digest) -> Self {
+        let (head, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");
+        Tag(NonZeroU64::new(u64::from_le_bytes(*head)).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// The tag as the number that is stored; never 0.
+    pub fn as_u64(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Reads a stored tag; 0 is no tag.
+    pub fn from_u64(tag: u64) -> Option<Self> {
+        NonZeroU64::new(tag).map(Tag)
+    }
+}
+
+/// What an index knows of one chunk: what a tier inserts, what a listing answers, what journal and snapshot carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Chunk {
+    /// The key's digest.
+    pub digest: Digest,
+    /// Length of the payload in bytes, below [`TOO_LONG_BYTES`].
+    pub len: u64,
+    /// What it costs the medium in bytes (with padding, footer, headers), below [`TOO_LONG_BYTES`].
+    pub bytes: u64,
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// The chunk before this one in its prefix chain, where that is known.
+    pub parent: Option<Tag>,
+    /// How many chunks lie before it in its chain; 0 for the first, or where the chain is unknown.
+    pub depth: u32,
+}
+
+impl Chunk {
+    /// A chunk whose payload of `len` bytes costs the medium `bytes` bytes: of tenant 0, its chain unknown.
+    pub fn new(digest: Digest, len: u64, bytes: u64) -> Self {
+        Chunk { digest, len, bytes, tenant: TenantId(0), parent: None, depth: 0 }
+    }
+
+    /// Sets whose it is.
+    pub fn with_tenant(mut self, tenant: TenantId) -> Self {
+        self.tenant = tenant;
+        self
+    }
+
+    /// Sets the chunk before this one in its prefix chain, and how many lie before this one.
+    pub fn with_parent(self, parent: &Digest, depth: u32) -> Self {
+        self.with_parent_tag(Tag::of(parent), depth)
+    }
+
+    /// [`with_parent`](Self::with_parent) where only the parent's tag is known.
+    pub fn with_parent_tag(mut self, parent: Tag, depth: u32) -> Self {
+        (self.parent, self.depth) = (Some(parent), depth);
+        self
+    }
+}
+
+/// A chunk that is in the index, or was until just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// Its slot: dense, and given to another chunk once this one is gone.
+    pub slot: u32,
+    /// The chunk.
+    pub chunk: Chunk,
+    /// Whether a hold keeps it from eviction and remove.
+    pub held: bool,
+}

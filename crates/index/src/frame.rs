@@ -1,0 +1,182 @@
+//! The frame that journal and snapshot share: a header of 32 bytes, then records. Integers are little-endian.
+//!
+//! ```text
+//!  0  magic    4 bytes: "KVTJ" (journal) or "KVTS" (snapshot)
+//!  4  version  u16 = 1
+//!  6  flags    u16: 1 = last frame of a snapshot; other bits are 0
+//!  8  at_ms    u64: when it was written, Unix time in milliseconds
+//! 16  number   u32: of the frame in its snapshot from 0; 0 in a journal
+//! 20  records  u32
+//! 24  length   u32: of the records in bytes
+//! 28  crc      u32: CRC32C of bytes 0..28 and the records
+//! 32  records
+//! ```
+
+use kvtier_key::{BlockSums, Digest};
+
+use crate::{Chunk, Tag, TenantId};
+
+const VERSION: u16 = 1;
+pub(crate) const HEADER_BYTES: usize = 32;
+/// The most bytes of records that one frame has: what a reader may be made to look at before it finds a fault.
+pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+/// A chunk as a record: digest 32, length u64, bytes u64, parent's tag u64 (0 = none), depth u32, tenant u32.
+pub(crate) const CHUNK_BYTES: usize = 64;
+
+/// Where reading stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// At the end of the bytes, and nothing was lost.
+    Clean,
+    /// At this byte: what follows is cut off, damaged, or not ours.
+    Torn {
+        /// Offset from the start of the bytes.
+        at: usize,
+    },
+    /// At this byte: what follows has a version that this build does not read.
+    Version {
+        /// Offset from the start of the bytes.
+        at: usize,
+        /// That version.
+        version: u16,
+    },
+}
+
+/// What a header says, apart from lengths and sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub magic: [u8; 4],
+    pub flags: u16,
+    pub at_ms: u64,
+    pub number: u32,
+}
+
+/// A frame whose checksum held.
+#[derive(Debug)]
+pub(crate) struct Frame<'a> {
+    pub head: Head,
+    pub records: u32,
+    pub body: &'a [u8],
+}
+
+/// Appends a frame whose records `write` appends to the buffer; it answers how many.
+pub(crate) fn encode(head: Head, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>) -> u32) {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    let records = write(out);
+    let body_len = out.len() - start - HEADER_BYTES;
+    debug_assert!(body_len <= BODY_BYTES_MAX);
+    let (header, body) = out[start..].split_at_mut(HEADER_BYTES);
+    header[0..4].copy_from_slice(&head.magic);
+    header[4..6].copy_from_slice(&VERSION.to_le_bytes());
+    header[6..8].copy_from_slice(&head.flags.to_le_bytes());
+    header[8..16].copy_from_slice(&head.at_ms.to_le_bytes());
+    header[16..20].copy_from_slice(&head.number.to_le_bytes());
+    header[20..24].copy_from_slice(&records.to_le_bytes());
+    header[24..28].copy_from_slice(&(body_len as u32).to_le_bytes());
+    let crc = crc(&header[..28], body);
+    header[28..32].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Reads frames of one magic from `bytes`, until the end or the first fault.
+#[derive(Clone, Debug)]
+pub(crate) struct Frames<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    magic: [u8; 4],
+}
+
+impl<'a> Frames<'a> {
+    pub fn new(magic: [u8; 4], bytes: &'a [u8]) -> Self {
+        Frames { bytes, at: 0, magic }
+    }
+
+    pub fn torn(&self) -> End {
+        End::Torn { at: self.at }
+    }
+
+    /// The frame that comes next, without going on to the one after: see [`advance`](Self::advance).
+    pub fn peek(&self) -> Result<Frame<'a>, End> {
+        if self.at == self.bytes.len() {
+            return Err(End::Clean);
+        }
+        let mut rest = Fields(&self.bytes[self.at..]);
+        self.frame(&mut rest).ok_or(self.torn())?
+    }
+
+    /// Goes on past a frame that was read with [`peek`](Self::peek).
+    pub fn advance(&mut self, frame: &Frame<'a>) {
+        self.at += HEADER_BYTES + frame.body.len();
+    }
+
+    /// `None`: torn.
+    fn frame(&self, rest: &mut Fields<'a>) -> Option<Result<Frame<'a>, End>> {
+        let header = rest.0;
+        let magic = rest.array()?;
+        let version = u16::from_le_bytes(rest.array()?);
+        if magic != self.magic {
+            return None;
+        }
+        if version != VERSION {
+            return Some(Err(End::Version { at: self.at, version }));
+        }
+        let (flags, at_ms) = (u16::from_le_bytes(rest.array()?), rest.u64()?);
+        let (number, records, length, stored) = (rest.u32()?, rest.u32()?, rest.u32()?, rest.u32()?);
+        let body = rest.take((length as usize).min(BODY_BYTES_MAX + 1))?;
+        if body.len() > BODY_BYTES_MAX || crc(&header[..28], body) != stored {
+            return None;
+        }
+        Some(Ok(Frame { head: Head { magic, flags, at_ms, number }, records, body }))
+    }
+}
+
+/// Appends a chunk as a record of [`CHUNK_BYTES`].
+pub(crate) fn put_chunk(chunk: &Chunk, out: &mut Vec<u8>) {
+    out.extend_from_slice(chunk.digest.as_bytes());
+    out.extend_from_slice(&chunk.len.to_le_bytes());
+    out.extend_from_slice(&chunk.bytes.to_le_bytes());
+    out.extend_from_slice(&chunk.parent.map_or(0, Tag::as_u64).to_le_bytes());
+    out.extend_from_slice(&chunk.depth.to_le_bytes());
+    out.extend_from_slice(&chunk.tenant.0.to_le_bytes());
+}
+
+/// Takes little-endian fields from the front of bytes; `None` when they run out.
+#[derive(Debug)]
+pub(crate) struct Fields<'a>(pub &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    pub fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub fn digest(&mut self) -> Option<Digest> {
+        self.array().map(Digest)
+    }
+
+    pub fn chunk(&mut self) -> Option<Chunk> {
+        let chunk = Chunk::new(self.digest()?, self.u64()?, self.u64()?);
+        let (parent, depth, tenant) = (Tag::from_u64(self.u64()?), self.u32()?, TenantId(self.u32()?));
+        Some(Chunk { parent, depth, tenant, ..chunk })
+    }
+}
+
+fn crc(header: &[u8], body: &[u8]) -> u32 {
+    BlockSums::of_pieces([header, body]).whole()
+}

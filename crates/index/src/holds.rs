@@ -1,0 +1,158 @@
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+
+use kvtier_key::Digest;
+
+use crate::Index;
+use crate::slab::State;
+
+/// A hold that was taken; never given twice by one index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HoldId(u64);
+
+impl HoldId {
+    /// The number by which callers outside carry it.
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// A hold that was carried as a number. Releasing one that never was is harmless.
+    pub fn from_u64(id: u64) -> Self {
+        HoldId(id)
+    }
+}
+
+/// No hold can be taken now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HoldsFull {
+    /// The holds there are.
+    pub holds: usize,
+    /// The entries that they hold, shared ones counted for each.
+    pub held: usize,
+}
+
+impl fmt::Display for HoldsFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HoldsFull { holds, held } = self;
+        write!(f, "too many holds ({holds} holds of {held} entries): release some, or raise holds_max and held_max")
+    }
+}
+
+impl std::error::Error for HoldsFull {}
+
+#[derive(Debug)]
+struct Hold {
+    until_ms: u64,
+    slots: Box<[u32]>,
+}
+
+/// Who holds what, and until when.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    by_id: HashMap<u64, Hold>,
+    by_time: BTreeSet<(u64, u64)>,
+    next: u64,
+    held: usize,
+    holds_max: usize,
+    held_max: usize,
+}
+
+impl Holds {
+    pub fn new(holds_max: usize, held_max: usize) -> Self {
+        Holds { by_id: HashMap::new(), by_time: BTreeSet::new(), next: 1, held: 0, holds_max, held_max }
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    fn has_room(&self, entries: usize) -> bool {
+        self.by_id.len() < self.holds_max && self.held + entries <= self.held_max
+    }
+
+    fn add(&mut self, hold: Hold) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        if !hold.slots.is_empty() {
+            self.held += hold.slots.len();
+            self.by_time.insert((hold.until_ms, id));
+            self.by_id.insert(id, hold);
+        }
+        id
+    }
+
+    fn take(&mut self, id: u64) -> Option<Hold> {
+        let hold = self.by_id.remove(&id)?;
+        self.by_time.remove(&(hold.until_ms, id));
+        self.held -= hold.slots.len();
+        Some(hold)
+    }
+
+    fn expired(&self, now_ms: u64) -> Option<u64> {
+        self.by_time.first().filter(|(until_ms, _)| *until_ms <= now_ms).map(|(_, id)| *id)
+    }
+}
+
+impl Index {
+    /// Keeps these chunks from eviction and remove until `until_ms`, or until released. Give them in the order of
+    /// their chain. What [`get`](Index::get) would not find is passed over; a hold on nothing is fine.
+    pub fn hold(&mut self, chain: &[Digest], until_ms: u64) -> Result<HoldId, HoldsFull> {
+        let slots: Box<[u32]> = chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect();
+        if !self.holds.has_room(slots.len()) || !self.count_up(&slots) {
+            return Err(HoldsFull { holds: self.holds.len(), held: self.holds.held });
+        }
+        Ok(HoldId(self.holds.add(Hold { until_ms, slots })))
+    }
+
+    /// Ends a hold; what nothing else holds is back in the running, as most recent, the deepest first to go. Always
+    /// succeeds: an unknown, released or expired hold is none.
+    pub fn release(&mut self, id: HoldId) {
+        if let Some(hold) = self.holds.take(id.0) {
+            self.count_down(&hold.slots);
+        }
+    }
+
+    /// Ends the holds whose time is up at `now_ms`; answers how many. `reserve` and `victims` do so by themselves.
+    pub fn expire_holds(&mut self, now_ms: u64) -> usize {
+        let mut expired = 0;
+        while let Some(id) = self.holds.expired(now_ms) {
+            self.release(HoldId(id));
+            expired += 1;
+        }
+        expired
+    }
+
+    /// Whether a hold that did not end yet keeps this chunk.
+    pub fn is_held(&self, digest: &Digest) -> bool {
+        self.find(digest).is_some_and(|slot| self.slab[slot].holds > 0)
+    }
+
+    /// Counts one more hold on each; `false`, with nothing changed, if one of them can bear no more.
+    fn count_up(&mut self, slots: &[u32]) -> bool {
+        for (done, slot) in slots.iter().enumerate() {
+            let line = &mut self.slab[*slot];
+            let Some(holds) = line.holds.checked_add(1) else {
+                self.count_down(&slots[..done]);
+                return false;
+            };
+            line.holds = holds;
+            if holds == 1 {
+                self.policy.pin(*slot);
+            }
+        }
+        true
+    }
+
+    fn count_down(&mut self, slots: &[u32]) {
+        for slot in slots.iter().rev() {
+            let line = &mut self.slab[*slot];
+            line.holds -= 1;
+            match (line.holds, line.state) {
+                (0, State::Forgotten) => self.slab.remove(*slot),
+                (0, _) => self.policy.unpin(*slot),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+use hashbrown::HashTable;
+use kvtier_evict::Policy;
+use kvtier_key::Digest;
+
+use crate::config::Marks;
+use crate::holds::Holds;
+use crate::slab::{Line, Slab, State};
+use crate::suspects::Suspects;
+use crate::usage::Books;
+use crate::{
+    Chunk, Entry, IndexConfig, InvalidConfig, Refusal, Reservation, TOO_LONG_BYTES, Tag, TenantId, TenantUsage, Usage,
+};
+
+/// The most slots that one [`Index::keys_page`] looks at.
+const PAGE_SCAN_MAX: u32 = 1 << 16;
+
+/// Which chunks one tier has. See the crate's documentation for how a tier uses it.
+#[derive(Debug)]
+pub struct Index {
+    pub(crate) marks: Marks,
+    pub(crate) slab: Slab,
+    /// Slots by the tag of their digest, which is uniform and therefore its own hash.
+    table: HashTable<u32>,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) books: Books,
+    pub(crate) holds: Holds,
+    suspects: Suspects,
+}
+
+/// What an insert did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Inserted {
+    /// The chunk was not known; this is its slot.
+    New(u32),
+    /// It was known, as `old`; it keeps its slot and its holds. If it was a victim, it is one no longer.
+    Replaced {
+        /// What was known before.
+        old: Chunk,
+    },
+    /// Nothing was changed.
+    Refused(Refusal),
+}
+
+/// What a remove did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Removed {
+    /// This entry goes.
+    Gone(Entry),
+    /// A hold keeps it; nothing was changed.
+    Held,
+    /// It is not there, or already a victim.
+    Absent,
+}
+
+/// Where the next page of keys begins; the default is the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Cursor(u32);
+
+/// Some of the chunks that are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Page {
+    /// The chunks, in no order that means anything.
+    pub chunks: Vec<Chunk>,
+    /// Where to go on; `None` at the end. A page may be short, even empty, before the end.
+    pub next: Option<Cursor>,
+}
+
+impl Index {
+    /// An empty index that evicts by `policy`, which must be empty too.
+    pub fn new(config: IndexConfig, policy: Box<dyn Policy>) -> Result<Self, InvalidConfig> {
+        Ok(Index {
+            marks: config.marks()?,
+            slab: Slab::new(),
+            table: HashTable::new(),
+            policy,
+            books: Books::default(),
+            holds: Holds::new(config.holds_max, config.held_max),
+            suspects: Suspects::new(config.suspects_max),
+        })
+    }
+
+    /// Makes the table large enough for `entries` more, so that no insert among them rehashes it.
+    pub fn reserve_entries(&mut self, entries: usize) {
+        let slab = &self.slab;
+        self.table.reserve(entries, |slot| hash(&slab[*slot].digest));
+    }
+
+    /// Enters a chunk that lies on the medium (found there, or told by a journal), as the most recent. One that is
+    /// known is replaced; where `chunk` knows no chain, the known one stays. Claims no room: see [`commit`](Self::commit).
+    pub fn insert(&mut self, chunk: Chunk) -> Inserted {
+        if chunk.len.max(chunk.bytes) >= TOO_LONG_BYTES {
+            return Inserted::Refused(Refusal::TooLarge {
+                bytes: chunk.len.max(chunk.bytes),
+                bytes_max: TOO_LONG_BYTES - 1,
+            });
+        }
+        match self.find(&chunk.digest) {
+            Some(slot) => self.replace(slot, &chunk),
+            None => self.add(&chunk),
+        }
+    }
+
+    /// Enters a chunk that was just written into the room that `reservation` claimed. It is no suspect any more.
+    pub fn commit(&mut self, reservation: Reservation, chunk: Chunk) -> Inserted {
+        self.cancel(reservation);
+        self.suspects.remove(&chunk.digest);
+        self.insert(chunk)
+    }
+
+    /// The entry of `digest`; `None` (a miss) also when it is suspect or a victim on its way out.
+    pub fn get(&self, digest: &Digest) -> Option<Entry> {
+        let slot = self.find(digest)?;
+        let line = &self.slab[slot];
+        (line.state == State::Present && !self.is_suspect(digest)).then(|| line.entry(slot))
+    }
+
+    /// Notes that a request used these chunks, given in the order of its chain: the first becomes the most recent and
+    /// the deepest the least recent of them, so that tails are evicted before heads. Absent ones are passed over.
+    pub fn touch_batch(&mut self, chain: &[Digest]) {
+        for digest in chain.iter().rev() {
+            if let Some(slot) = self.find(digest) {
+                self.policy.touch(slot);
+            }
+        }
+    }
+
+    /// Removes a chunk that no hold keeps. It stops being counted at once: call it when the medium has deleted the
+    /// chunk, or deletes it at once; else [`leave`](Self::leave).
+    pub fn remove(&mut self, digest: &Digest) -> Removed {
+        match self.removable(digest) {
+            Ok(slot) => Removed::Gone(self.drop_entry(slot)),
+            Err(not) => not,
+        }
+    }
+
+    /// Removes a chunk in two steps: it becomes a victim, a miss that is still counted, until [`evicted`](Self::evicted)
+    /// or [`restored`](Self::restored) is called.
+    pub fn leave(&mut self, digest: &Digest) -> Removed {
+        match self.removable(digest) {
+            Ok(slot) => Removed::Gone(self.start_leaving(slot)),
+            Err(not) => not,
+        }
+    }
+
+    /// Drops a chunk that vanished outside our sight, or was set aside as corrupt: even when it is held. Holds on it
+    /// stay valid and hold nothing; saved again, it is not held by them.
+    pub fn forget(&mut self, digest: &Digest) -> Option<Entry> {
+        self.find(digest).map(|slot| self.drop_entry(slot))
+    }
+
+    /// Notes that the bytes of this key were found wrong: a miss until its next [`commit`](Self::commit). An entry of
+    /// its stays, counted and evictable, for media that cannot set the bytes aside.
+    pub fn suspect(&mut self, digest: &Digest) {
+        self.suspects.insert(*digest);
+    }
+
+    /// Whether the key's bytes were found wrong and not overwritten since.
+    pub fn is_suspect(&self, digest: &Digest) -> bool {
+        self.suspects.contains(digest)
+    }
+
+    /// What lies on the medium.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            capacity: self.marks.capacity,
+            used: self.books.used,
+            reserved: self.books.reserved,
+            leaving: self.books.leaving,
+            entries: self.table.len(),
+            holds: self.holds.len(),
+        }
+    }
+
+    /// What one tenant has on the medium.
+    pub fn tenant_usage(&self, tenant: TenantId) -> TenantUsage {
+        self.books.tenants.get(&tenant).copied().unwrap_or_default()
+    }
+
+    /// Every tenant that has something on the medium, in no order.
+    pub fn tenants(&self) -> impl Iterator<Item = (TenantId, TenantUsage)> + '_ {
+        self.books.tenants.iter().map(|(tenant, usage)| (*tenant, *usage))
+    }
+
+    /// Up to `n` of the chunks that are there. Chunks that come or go between pages may be missed, none comes twice
+    /// unless it went and came back.
+    pub fn keys_page(&self, cursor: Cursor, n: usize) -> Page {
+        let stop = cursor.0.saturating_add(PAGE_SCAN_MAX).min(self.slab.end());
+        let (mut chunks, mut at) = (Vec::new(), cursor.0);
+        while at < stop && chunks.len() < n {
+            chunks.extend(self.chunk_at(at));
+            at += 1;
+        }
+        Page { chunks, next: (at < self.slab.end()).then_some(Cursor(at)) }
+    }
+
+    /// All slots in the order of the policy, the next victim first, held ones last: with [`chunks_at`](Self::chunks_at)
+    /// the way to a snapshot. Takes time and memory (4 bytes) for each.
+    pub fn order(&self) -> Vec<u32> {
+        self.policy.order()
+    }
+
+    /// The chunks that are in `slots` now, in their order; slots that are empty or on their way out are passed over.
+    /// So a snapshot can be taken in pieces, with other calls in between.
+    pub fn chunks_at<'a>(&'a self, slots: &'a [u32]) -> impl Iterator<Item = Chunk> + 'a {
+        slots.iter().filter_map(|slot| self.chunk_at(*slot))
+    }
+
+    /// The heap memory held by entries, table and policy, in bytes; holds, suspects and tenants not counted.
+    pub fn memory_bytes(&self) -> usize {
+        self.slab.memory_bytes() + self.table.allocation_size() + self.policy.memory_bytes()
+    }
+
+    pub(crate) fn find(&self, digest: &Digest) -> Option<u32> {
+        self.table.find(hash(digest), |slot| self.slab[*slot].digest == *digest).copied()
+    }
+
+    /// Makes a present entry a victim.
+    pub(crate) fn start_leaving(&mut self, slot: u32) -> Entry {
+        let line = &mut self.slab[slot];
+        line.state = State::Leaving;
+        self.books.leaving += line.bytes();
+        self.policy.pin(slot);
+        line.entry(slot)
+    }
+
+    /// Takes back a victim.
+    pub(crate) fn stop_leaving(&mut self, slot: u32) {
+        let line = &mut self.slab[slot];
+        line.state = State::Present;
+        self.books.leaving -= line.bytes();
+        self.policy.unpin(slot);
+    }
+
+    /// Takes an entry out of everything; its slot is free once no hold refers to it.
+    pub(crate) fn drop_entry(&mut self, slot: u32) -> Entry {
+        let line = &mut self.slab[slot];
+        let (entry, state) = (line.entry(slot), line.state);
+        self.books.sub(&entry.chunk);
+        if state == State::Leaving {
+            self.books.leaving -= entry.chunk.bytes;
+        }
+        self.policy.remove(slot);
+        let found = self.table.find_entry(hash(&entry.chunk.digest), |s| *s == slot);
+        found.expect("an entry that is there is in the table").remove();
+        match entry.held {
+            true => self.slab[slot].state = State::Forgotten,
+            false => self.slab.remove(slot),
+        }
+        entry
+    }
+
+    fn add(&mut self, chunk: &Chunk) -> Inserted {
+        let Some(slot) = self.slab.insert(chunk) else { return Inserted::Refused(Refusal::NoSlot) };
+        let slab = &self.slab;
+        self.table.insert_unique(hash(&chunk.digest), slot, |slot| hash(&slab[*slot].digest));
+        self.books.add(chunk);
+        self.tell_policy(slot);
+        Inserted::New(slot)
+    }
+
+    fn replace(&mut self, slot: u32, chunk: &Chunk) -> Inserted {
+        if self.slab[slot].state == State::Leaving {
+            self.stop_leaving(slot);
+        }
+        let line = &mut self.slab[slot];
+        let old = line.chunk();
+        line.set(chunk);
+        self.books.sub(&old);
+        self.books.add(chunk);
+        self.tell_policy(slot);
+        Inserted::Replaced { old }
+    }
+
+    fn tell_policy(&mut self, slot: u32) {
+        let chunk = self.slab[slot].chunk();
+        let parent = chunk.parent.and_then(|tag| self.find_tag(tag));
+        let entry = kvtier_evict::Entry::new(slot, chunk.bytes).with_chain(parent, chunk.depth);
+        self.policy.insert(entry.with_group(chunk.tenant.0));
+    }
+
+    fn find_tag(&self, tag: Tag) -> Option<u32> {
+        self.table.find(tag.as_u64(), |slot| Tag::of(&self.slab[*slot].digest) == tag).copied()
+    }
+
+    fn removable(&self, digest: &Digest) -> Result<u32, Removed> {
+        let slot = self.find(digest).ok_or(Removed::Absent)?;
+        match self.slab[slot] {
+            Line { state: State::Leaving, .. } => Err(Removed::Absent),
+            Line { holds: 1.., .. } => Err(Removed::Held),
+            _ => Ok(slot),
+        }
+    }
+
+    fn chunk_at(&self, slot: u32) -> Option<Chunk> {
+        let line = (slot < self.slab.end()).then(|| &self.slab[slot])?;
+        (line.state == State::Present).then(|| line.chunk())
+    }
+}
+
+fn hash(digest: &Digest) -> u64 {
+    Tag::of(digest).as_u64()
+}

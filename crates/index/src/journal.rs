@@ -1,0 +1,126 @@
+//! The journal of one process: what it used, entered and removed, in batches that are appended every few seconds.
+//!
+//! A batch is one or more frames of at most 1 MiB, each with its own checksum; the order of records in it is the order
+//! of use. A record is a kind (u8) and its fields: 1 touch (digest), 2 remove (digest), 3 insert (digest 32 bytes,
+//! length u64, bytes u64, parent's tag u64 or 0, depth u32, tenant u32). A process appends to a journal of its own, so
+//! nothing follows a torn tail: reading stops there.
+
+use kvtier_key::Digest;
+
+use crate::frame::{self, BODY_BYTES_MAX, CHUNK_BYTES, Fields, Frame, Frames, Head};
+use crate::{Chunk, End};
+
+const MAGIC: [u8; 4] = *b"KVTJ";
+/// The most records in one frame.
+const RECORDS_MAX: usize = BODY_BYTES_MAX / (1 + CHUNK_BYTES);
+const TOUCH: u8 = 1;
+const REMOVE: u8 = 2;
+const INSERT: u8 = 3;
+
+/// One thing that happened to a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Record {
+    /// It was used.
+    Touch(Digest),
+    /// It was evicted or removed.
+    Remove(Digest),
+    /// It was saved.
+    Insert(Chunk),
+}
+
+/// Records that were written together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Batch {
+    /// When they were written: Unix time in milliseconds.
+    pub at_ms: u64,
+    /// The records, in the order of use; at least one.
+    pub records: Vec<Record>,
+}
+
+/// Appends `records` to `out`, as one batch for each 16,131 of them; none for none.
+pub fn encode(at_ms: u64, records: &[Record], out: &mut Vec<u8>) {
+    for records in records.chunks(RECORDS_MAX) {
+        frame::encode(Head { magic: MAGIC, flags: 0, at_ms, number: 0 }, out, |out| {
+            records.iter().for_each(|record| put(record, out));
+            records.len() as u32
+        });
+    }
+}
+
+/// Reads the batches in `bytes`, in order, until the end or the first fault. Any bytes may be given.
+pub fn decode(bytes: &[u8]) -> Batches<'_> {
+    Batches { frames: Frames::new(MAGIC, bytes), end: None }
+}
+
+/// The batches of a journal. Holds one batch at a time.
+#[derive(Clone, Debug)]
+pub struct Batches<'a> {
+    frames: Frames<'a>,
+    end: Option<End>,
+}
+
+impl Batches<'_> {
+    /// Where reading stopped; `None` before it did.
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+}
+
+impl Iterator for Batches<'_> {
+    type Item = Batch;
+
+    fn next(&mut self) -> Option<Batch> {
+        if self.end.is_some() {
+            return None;
+        }
+        let read = self.frames.peek().and_then(|frame| match records(&frame) {
+            Some(records) => Ok((frame, records)),
+            None => Err(self.frames.torn()),
+        });
+        match read {
+            Ok((frame, records)) => {
+                self.frames.advance(&frame);
+                Some(Batch { at_ms: frame.head.at_ms, records })
+            }
+            Err(end) => {
+                self.end = Some(end);
+                None
+            }
+        }
+    }
+}
+
+fn put(record: &Record, out: &mut Vec<u8>) {
+    let (kind, digest) = match record {
+        Record::Touch(digest) => (TOUCH, digest),
+        Record::Remove(digest) => (REMOVE, digest),
+        Record::Insert(chunk) => {
+            out.push(INSERT);
+            return frame::put_chunk(chunk, out);
+        }
+    };
+    out.push(kind);
+    out.extend_from_slice(digest.as_bytes());
+}
+
+/// The records of a frame; `None` unless they are what its header says.
+fn records(frame: &Frame<'_>) -> Option<Vec<Record>> {
+    let head = frame.head;
+    if (head.flags, head.number) != (0, 0) || !(1..=RECORDS_MAX as u32).contains(&frame.records) {
+        return None;
+    }
+    let mut fields = Fields(frame.body);
+    let records: Option<Vec<Record>> = (0..frame.records).map(|_| record(&mut fields)).collect();
+    records.filter(|_| fields.0.is_empty())
+}
+
+fn record(fields: &mut Fields<'_>) -> Option<Record> {
+    match fields.array()? {
+        [TOUCH] => fields.digest().map(Record::Touch),
+        [REMOVE] => fields.digest().map(Record::Remove),
+        [INSERT] => fields.chunk().map(Record::Insert),
+        _ => None,
+    }
+}

@@ -1,0 +1,135 @@
+//! The one driver of eviction: who may write, and what has to go for it.
+
+use std::fmt;
+
+use kvtier_key::Digest;
+
+use crate::slab::State;
+use crate::{Entry, Index};
+
+/// The most victims in one batch.
+pub const VICTIMS_MAX: usize = 1024;
+
+/// Room that was claimed for one write. Give it to [`Index::commit`] or [`Index::cancel`]: dropped, it stays claimed.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "room stays claimed until the reservation is committed or cancelled"]
+pub struct Reservation {
+    bytes: u64,
+}
+
+impl Reservation {
+    /// The bytes claimed.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Whether a write may begin.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Reserve {
+    /// It may: this room is its own.
+    Granted(Reservation),
+    /// Not before these victims are deleted. Answer [`Index::evicted`] or [`Index::restored`] for each, then ask again.
+    Evict(Vec<Entry>),
+    /// Not before victims that were given to others are deleted: ask again then.
+    Busy,
+    /// It may not: shed it.
+    Full(Refusal),
+}
+
+/// Why there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The chunk would not fit into an empty medium.
+    TooLarge {
+        /// What it takes, in bytes.
+        bytes: u64,
+        /// The most that one chunk may take, in bytes.
+        bytes_max: u64,
+    },
+    /// Everything that is there is held, or still being written.
+    Held,
+    /// The index has no slot left.
+    NoSlot,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::TooLarge { bytes, bytes_max } => {
+                write!(
+                    f,
+                    "a chunk of {bytes} bytes is larger than the {bytes_max} that one may have: raise the capacity"
+                )
+            }
+            Refusal::Held => {
+                f.write_str("no room: all chunks are held or being written; release holds, or raise the capacity")
+            }
+            Refusal::NoSlot => f.write_str("no slot left in the index: remove chunks, or use larger ones"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl Index {
+    /// Claims room for a write that costs the medium `bytes` bytes. Grants whatever fits into the capacity; when
+    /// something has to go, it goes down to the high mark.
+    pub fn reserve(&mut self, now_ms: u64, bytes: u64) -> Reserve {
+        if bytes > self.marks.high {
+            return Reserve::Full(Refusal::TooLarge { bytes, bytes_max: self.marks.high });
+        }
+        if self.books.used.saturating_add(self.books.reserved).saturating_add(bytes) <= self.marks.capacity {
+            self.books.reserved += bytes;
+            return Reserve::Granted(Reservation { bytes });
+        }
+        match self.victims(now_ms, bytes) {
+            victims if !victims.is_empty() => Reserve::Evict(victims),
+            _ if self.books.leaving > 0 => Reserve::Busy,
+            _ => Reserve::Full(Refusal::Held),
+        }
+    }
+
+    /// Gives claimed room back: the write failed or was given up.
+    pub fn cancel(&mut self, reservation: Reservation) {
+        self.books.reserved -= reservation.bytes;
+    }
+
+    /// What has to go so that what is there, what is claimed and `need_bytes` more stay below the high mark: at most
+    /// one batch, none when nothing has to go or all is held. Call it with 0 after a commit.
+    ///
+    /// Victims are misses, still counted, until [`evicted`](Self::evicted) or [`restored`](Self::restored) is called
+    /// for each; do so whatever became of the deleting, or their room is lost.
+    pub fn victims(&mut self, now_ms: u64, need_bytes: u64) -> Vec<Entry> {
+        self.expire_holds(now_ms);
+        let staying = (self.books.used - self.books.leaving).saturating_add(self.books.reserved);
+        let over = staying.saturating_add(need_bytes).saturating_sub(self.marks.high);
+        let wanted = over.min(self.marks.batch.max(need_bytes));
+        let (mut victims, mut freed) = (Vec::new(), 0);
+        while freed < wanted && victims.len() < VICTIMS_MAX {
+            let Some(slot) = self.policy.victim() else { break };
+            let victim = self.start_leaving(slot);
+            freed += victim.chunk.bytes;
+            victims.push(victim);
+        }
+        victims
+    }
+
+    /// The victim is deleted. `false` if it is none: saved again meanwhile, or forgotten.
+    pub fn evicted(&mut self, digest: &Digest) -> bool {
+        self.leaving(digest).map(|slot| self.drop_entry(slot)).is_some()
+    }
+
+    /// The victim could not be deleted and is there as before, as the most recent, so that others are tried first.
+    /// `false` if it is none.
+    pub fn restored(&mut self, digest: &Digest) -> bool {
+        self.leaving(digest).map(|slot| self.stop_leaving(slot)).is_some()
+    }
+
+    fn leaving(&self, digest: &Digest) -> Option<u32> {
+        self.find(digest).filter(|slot| self.slab[*slot].state == State::Leaving)
+    }
+}

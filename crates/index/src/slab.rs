@@ -1,0 +1,192 @@
+use kvtier_evict::SLOTS_MAX;
+use kvtier_key::Digest;
+
+use crate::{Chunk, Entry, TOO_LONG_BYTES, Tag, TenantId};
+
+/// Slots come in segments of this many (64 KiB), so that growing copies nothing and wastes little.
+const SEGMENT: usize = 1024;
+/// Ends the list of vacant slots.
+const NIL: u32 = u32::MAX;
+
+/// What a slot's chunk is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The slot is free; `depth` is the next free one.
+    Vacant,
+    /// The chunk is there.
+    Present,
+    /// It is a victim on its way out: a miss, but still on the medium.
+    Leaving,
+    /// The chunk is gone while holds on it are not: the slot waits for them.
+    Forgotten,
+}
+
+/// A length below 2^48 in six bytes.
+#[derive(Clone, Copy, Debug)]
+struct Length([u8; 6]);
+
+impl Length {
+    fn new(bytes: u64) -> Self {
+        debug_assert!(bytes < TOO_LONG_BYTES);
+        let [a, b, c, d, e, f, _, _] = bytes.to_le_bytes();
+        Length([a, b, c, d, e, f])
+    }
+
+    fn get(self) -> u64 {
+        let [a, b, c, d, e, f] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
+}
+
+/// One slot: exactly one cache line, so that a lookup touches one.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Line {
+    pub digest: Digest,
+    parent: Option<Tag>,
+    depth: u32,
+    tenant: TenantId,
+    len: Length,
+    bytes: Length,
+    /// How many holds hold it.
+    pub holds: u16,
+    pub state: State,
+}
+
+const _: () = assert!(size_of::<Line>() == 64);
+
+impl Line {
+    const VACANT: Line = Line {
+        digest: Digest([0; 32]),
+        parent: None,
+        depth: NIL,
+        tenant: TenantId(0),
+        len: Length([0; 6]),
+        bytes: Length([0; 6]),
+        holds: 0,
+        state: State::Vacant,
+    };
+
+    fn present(chunk: &Chunk) -> Self {
+        let mut line = Line { digest: chunk.digest, state: State::Present, depth: 0, ..Line::VACANT };
+        line.set(chunk);
+        line
+    }
+
+    /// Takes over what `chunk` says, but for the digest; a chain that it does not know stays as it was.
+    pub fn set(&mut self, chunk: &Chunk) {
+        (self.len, self.bytes, self.tenant) = (Length::new(chunk.len), Length::new(chunk.bytes), chunk.tenant);
+        if chunk.parent.is_some() || chunk.depth != 0 {
+            (self.parent, self.depth) = (chunk.parent, chunk.depth);
+        }
+    }
+
+    pub fn chunk(&self) -> Chunk {
+        Chunk {
+            digest: self.digest,
+            len: self.len.get(),
+            bytes: self.bytes.get(),
+            tenant: self.tenant,
+            parent: self.parent,
+            depth: self.depth,
+        }
+    }
+
+    pub fn entry(&self, slot: u32) -> Entry {
+        Entry { slot, chunk: self.chunk(), held: self.holds > 0 }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+}
+
+/// Slots, dense and reused, the one vacated last first.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    segments: Vec<Box<[Line]>>,
+    /// Slots from here on were never used.
+    fresh: u32,
+    vacant: u32,
+}
+
+impl Slab {
+    pub fn new() -> Self {
+        Slab { segments: Vec::new(), fresh: 0, vacant: NIL }
+    }
+
+    /// Fills a slot; `None` when all the numbers are taken.
+    pub fn insert(&mut self, chunk: &Chunk) -> Option<u32> {
+        let slot = self.vacant;
+        if slot != NIL {
+            self.vacant = self[slot].depth;
+            self[slot] = Line::present(chunk);
+            return Some(slot);
+        }
+        let slot = self.fresh;
+        if slot >= SLOTS_MAX {
+            return None;
+        }
+        if slot as usize == self.segments.len() * SEGMENT {
+            self.segments.push(vec![Line::VACANT; SEGMENT].into_boxed_slice());
+        }
+        self.fresh += 1;
+        self[slot] = Line::present(chunk);
+        Some(slot)
+    }
+
+    pub fn remove(&mut self, slot: u32) {
+        self[slot] = Line { depth: self.vacant, ..Line::VACANT };
+        self.vacant = slot;
+    }
+
+    /// Every slot is below this.
+    pub fn end(&self) -> u32 {
+        self.fresh
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.segments.len() * SEGMENT * size_of::<Line>() + self.segments.capacity() * size_of::<Box<[Line]>>()
+    }
+}
+
+impl std::ops::Index<u32> for Slab {
+    type Output = Line;
+
+    fn index(&self, slot: u32) -> &Line {
+        &self.segments[slot as usize / SEGMENT][slot as usize % SEGMENT]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Slab {
+    fn index_mut(&mut self, slot: u32) -> &mut Line {
+        &mut self.segments[slot as usize / SEGMENT][slot as usize % SEGMENT]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_gives_back_what_it_was_given() {
+        let chunk = Chunk::new(Digest([7; 32]), TOO_LONG_BYTES - 1, (1 << 40) + 3).with_tenant(TenantId(u32::MAX));
+        let chunk = chunk.with_parent(&Digest([9; 32]), 77);
+        assert_eq!(Line::present(&chunk).chunk(), chunk);
+        let mut line = Line::present(&chunk);
+        line.set(&Chunk::new(chunk.digest, 5, 6));
+        let known = Chunk { len: 5, bytes: 6, tenant: TenantId(0), ..chunk };
+        assert_eq!(line.chunk(), known, "an unknown chain takes nothing away");
+    }
+
+    #[test]
+    fn slots_are_dense_and_reused() {
+        let mut slab = Slab::new();
+        let chunk = Chunk::new(Digest([1; 32]), 1, 1);
+        let slots: Vec<u32> = (0..3000).map(|_| slab.insert(&chunk).unwrap()).collect();
+        assert_eq!(slots, (0..3000).collect::<Vec<_>>());
+        [5, 2999, 0].into_iter().for_each(|slot| slab.remove(slot));
+        assert_eq!([0, 2999, 5, 3000].map(Some), [(); 4].map(|_| slab.insert(&chunk)));
+        assert_eq!((slab.end(), slab.segments.len()), (3001, 3));
+    }
+}

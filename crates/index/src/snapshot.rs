@@ -1,0 +1,119 @@
+//! A snapshot: the chunks of an index in the order of use, the most recent first, so that of a torn one the best part
+//! is left.
+//!
+//! It is a row of numbered frames, the last of them marked; a record is 64 bytes: digest 32, length u64, bytes u64,
+//! parent's tag u64 (0 = none), depth u32, tenant u32. It can be written in pieces: see [`Writer`].
+
+use crate::frame::{self, BODY_BYTES_MAX, CHUNK_BYTES, Fields, Frame, Frames, Head};
+use crate::{Chunk, End};
+
+const MAGIC: [u8; 4] = *b"KVTS";
+const LAST: u16 = 1;
+
+/// The most chunks in one frame of a snapshot, which has then 1 MiB.
+pub const FRAME_CHUNKS_MAX: usize = BODY_BYTES_MAX / CHUNK_BYTES;
+
+/// Encodes a snapshot piece by piece.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    at_ms: u64,
+    number: u32,
+}
+
+impl Writer {
+    /// A snapshot taken at `at_ms`, Unix time in milliseconds.
+    pub fn new(at_ms: u64) -> Self {
+        Writer { at_ms, number: 0 }
+    }
+
+    /// Appends the next chunks, which are less recent than the ones before, to `out`.
+    pub fn write(&mut self, chunks: &[Chunk], out: &mut Vec<u8>) {
+        for chunks in chunks.chunks(FRAME_CHUNKS_MAX) {
+            self.frame(0, chunks, out);
+        }
+    }
+
+    /// Appends the end. A snapshot without one is torn.
+    pub fn finish(mut self, out: &mut Vec<u8>) {
+        self.frame(LAST, &[], out);
+    }
+
+    fn frame(&mut self, flags: u16, chunks: &[Chunk], out: &mut Vec<u8>) {
+        frame::encode(Head { magic: MAGIC, flags, at_ms: self.at_ms, number: self.number }, out, |out| {
+            chunks.iter().for_each(|chunk| frame::put_chunk(chunk, out));
+            chunks.len() as u32
+        });
+        self.number += 1;
+    }
+}
+
+/// Reads the snapshot in `bytes` until its end or the first fault. Any bytes may be given.
+pub fn decode(bytes: &[u8]) -> Pieces<'_> {
+    Pieces { frames: Frames::new(MAGIC, bytes), number: 0, at_ms: None, end: None }
+}
+
+/// The pieces of a snapshot, each at most [`FRAME_CHUNKS_MAX`] chunks: the most recent first. Holds one at a time.
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    frames: Frames<'a>,
+    number: u32,
+    at_ms: Option<u64>,
+    end: Option<End>,
+}
+
+impl<'a> Pieces<'a> {
+    /// When it was taken, Unix time in milliseconds; `None` before the first piece was read.
+    pub fn at_ms(&self) -> Option<u64> {
+        self.at_ms
+    }
+
+    /// Where reading stopped, [`End::Clean`] only at the end of a whole snapshot; `None` before it did.
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// The next frame, if it belongs to the same snapshot and comes next in it.
+    fn read(&self) -> Result<(Frame<'a>, Vec<Chunk>), End> {
+        // A snapshot ends with its last frame, not where the bytes do.
+        let frame = self.frames.peek().map_err(|end| if end == End::Clean { self.frames.torn() } else { end })?;
+        let follows = frame.head.number == self.number && self.at_ms.is_none_or(|at_ms| at_ms == frame.head.at_ms);
+        let chunks = chunks(&frame).filter(|_| follows).ok_or(self.frames.torn())?;
+        Ok((frame, chunks))
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Vec<Chunk>;
+
+    fn next(&mut self) -> Option<Vec<Chunk>> {
+        if self.end.is_some() {
+            return None;
+        }
+        match self.read() {
+            Ok((frame, chunks)) => {
+                self.frames.advance(&frame);
+                self.number += 1;
+                self.at_ms = Some(frame.head.at_ms);
+                if frame.head.flags != LAST {
+                    return Some(chunks);
+                }
+                let beyond = self.frames.peek().err() != Some(End::Clean);
+                self.end = Some(if beyond { self.frames.torn() } else { End::Clean });
+            }
+            Err(end) => self.end = Some(end),
+        }
+        None
+    }
+}
+
+/// The chunks of a frame; `None` unless they are what its header says.
+fn chunks(frame: &Frame<'_>) -> Option<Vec<Chunk>> {
+    let whole = frame.body.len() == frame.records as usize * CHUNK_BYTES;
+    let told = match frame.head.flags {
+        0 => frame.records > 0,
+        LAST => frame.records == 0,
+        _ => false,
+    };
+    let mut fields = Fields(frame.body);
+    (whole && told).then(|| std::iter::from_fn(|| fields.chunk()).collect())
+}

@@ -1,0 +1,59 @@
+use std::collections::HashMap;
+
+use crate::{Chunk, TenantId};
+
+/// What lies on the medium, as far as the index knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Usage {
+    /// The medium's capacity in bytes.
+    pub capacity: u64,
+    /// Bytes of the chunks that are there; victims count until they are gone.
+    pub used: u64,
+    /// Bytes claimed by writes in flight.
+    pub reserved: u64,
+    /// Bytes of `used` that are victims on their way out.
+    pub leaving: u64,
+    /// Chunks that are there; victims count until they are gone.
+    pub entries: usize,
+    /// Holds that were neither released nor found expired.
+    pub holds: usize,
+}
+
+/// One tenant's part of [`Usage::used`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct TenantUsage {
+    /// Bytes of its chunks.
+    pub bytes: u64,
+    /// Its chunks.
+    pub entries: usize,
+}
+
+/// The sums behind [`Usage`].
+#[derive(Debug, Default)]
+pub(crate) struct Books {
+    pub used: u64,
+    pub reserved: u64,
+    pub leaving: u64,
+    pub tenants: HashMap<TenantId, TenantUsage>,
+}
+
+impl Books {
+    pub fn add(&mut self, chunk: &Chunk) {
+        self.used += chunk.bytes;
+        let tenant = self.tenants.entry(chunk.tenant).or_default();
+        tenant.bytes += chunk.bytes;
+        tenant.entries += 1;
+    }
+
+    pub fn sub(&mut self, chunk: &Chunk) {
+        self.used -= chunk.bytes;
+        let tenant = self.tenants.get_mut(&chunk.tenant).expect("a tenant with a chunk has an account");
+        tenant.bytes -= chunk.bytes;
+        tenant.entries -= 1;
+        if tenant.entries == 0 {
+            self.tenants.remove(&chunk.tenant);
+        }
+    }
+}
