@@ -1,6 +1,7 @@
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
 
+use hashbrown::HashMap;
 use kvtier_key::Digest;
 
 use crate::Index;

@@ -105,7 +105,8 @@ impl Index {
         }
     }
 
-    /// Enters a chunk that was just written into the room that `reservation` claimed. It is no suspect any more.
+    /// Enters a chunk that was just written into the room that `reservation` claimed. It is no suspect any more. A
+    /// chunk that costs more than was claimed is entered all the same: what lies there is counted.
     pub fn commit(&mut self, reservation: Reservation, chunk: Chunk) -> Inserted {
         self.cancel(reservation);
         self.suspects.remove(&chunk.digest);

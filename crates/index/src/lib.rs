@@ -13,6 +13,30 @@
 //! 3. [`Index::victims`] with a need of 0, to go back below the high mark.
 //! 4. When the request is complete, [`Index::touch_batch`] with its whole chain.
 //!
+//! ```
+//! use kvtier_evict::PolicyKind;
+//! use kvtier_index::{Chunk, Index, IndexConfig, Reserve};
+//! use kvtier_key::Digest;
+//!
+//! let mut index = Index::new(IndexConfig::new(10_000).with_high_mark(1.0), PolicyKind::Lru.build())?;
+//! for n in 0..8u8 {
+//!     let chunk = Chunk::new(Digest::of("example", &[n]), 1000, 2000); // 1000 bytes that cost the medium 2000
+//!     let room = loop {
+//!         match index.reserve(0, chunk.bytes) {
+//!             Reserve::Granted(room) => break room, // and write the chunk, the mutex released
+//!             Reserve::Evict(victims) => victims.iter().for_each(|victim| {
+//!                 index.evicted(&victim.chunk.digest); // after the medium deleted it
+//!             }),
+//!             other => panic!("{other:?}"),
+//!         }
+//!     };
+//!     let _ = index.commit(room, chunk);
+//! }
+//! assert_eq!((index.usage().used, index.usage().entries), (10_000, 5));
+//! assert!(index.get(&Digest::of("example", &[2])).is_none() && index.get(&Digest::of("example", &[3])).is_some());
+//! # Ok::<(), kvtier_index::InvalidConfig>(())
+//! ```
+//!
 //! # After a restart
 //!
 //! What the medium lists goes in through [`Index::insert`]; then a [`snapshot`] and the [`journal`]s give the order in

@@ -5,7 +5,7 @@ use std::fmt;
 use kvtier_key::Digest;
 
 use crate::slab::State;
-use crate::{Entry, Index};
+use crate::{Entry, Index, TOO_LONG_BYTES};
 
 /// The most victims in one batch.
 pub const VICTIMS_MAX: usize = 1024;
@@ -79,8 +79,9 @@ impl Index {
     /// Claims room for a write that costs the medium `bytes` bytes. Grants whatever fits into the capacity; when
     /// something has to go, it goes down to the high mark.
     pub fn reserve(&mut self, now_ms: u64, bytes: u64) -> Reserve {
-        if bytes > self.marks.high {
-            return Reserve::Full(Refusal::TooLarge { bytes, bytes_max: self.marks.high });
+        let bytes_max = self.marks.high.min(TOO_LONG_BYTES - 1);
+        if bytes > bytes_max {
+            return Reserve::Full(Refusal::TooLarge { bytes, bytes_max });
         }
         if self.books.used.saturating_add(self.books.reserved).saturating_add(bytes) <= self.marks.capacity {
             self.books.reserved += bytes;

@@ -196,6 +196,9 @@ fn what_can_never_fit_is_refused() {
     let huge = Chunk::new(key(1), 1, TOO_LONG_BYTES);
     assert!(matches!(index.insert(huge), Inserted::Refused(Refusal::TooLarge { .. })));
     assert_eq!(index.usage().entries, 0);
+    let mut endless = self::index(u64::MAX);
+    assert!(matches!(endless.reserve(0, u64::MAX), Reserve::Full(Refusal::TooLarge { .. })));
+    assert!(matches!(endless.reserve(0, TOO_LONG_BYTES - 1), Reserve::Granted(_)));
 }
 
 #[test]
