@@ -37,6 +37,7 @@ enum Op {
     Hold(Vec<u8>, u64),
     Release(usize),
     Pass(u64),
+    Expire,
     Reserve(u64),
     Commit(usize, u8),
     Cancel(usize),
@@ -58,6 +59,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (keys, 1u64..20).prop_map(|(keys, ttl)| Op::Hold(keys, ttl)),
         2 => any::<usize>().prop_map(Op::Release),
         2 => (0u64..10).prop_map(Op::Pass),
+        1 => Just(Op::Expire),
         6 => (0u64..95).prop_map(Op::Reserve),
         6 => (any::<usize>(), key.clone()).prop_map(|(nth, key)| Op::Commit(nth, key)),
         1 => any::<usize>().prop_map(Op::Cancel),
@@ -204,10 +206,8 @@ impl Pair {
             }
             Op::Hold(keys, ttl) => self.hold(&keys, ttl),
             Op::Release(nth) => self.release(nth),
-            Op::Pass(ms) => {
-                self.model.now += ms;
-                assert_eq!(self.index.expire_holds(self.model.now), self.model.expire());
-            }
+            Op::Pass(ms) => self.model.now += ms,
+            Op::Expire => assert_eq!(self.index.expire_holds(self.model.now), self.model.expire()),
             Op::Reserve(bytes) => self.reserve(bytes),
             Op::Commit(nth, key) => {
                 if let Some(room) = self.take(nth) {
