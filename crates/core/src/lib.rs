@@ -1,2 +1,37 @@
-//! The `Tier` and `Observe` traits of kvtier: operations, contexts, tickets, errors.
+//! What every tier of kvtier speaks: the [`Tier`] and [`Observe`] traits, operations and their context, tickets, errors.
+//!
+//! Completion inside, `async` outside, batch first. A tier takes a batch of ops and answers with a [`Ticket`]: a future
+//! that a plain thread can also [`wait`](Ticket::wait) for. The op owns its memory until the medium is done with it; the
+//! ticket owns only the answer. So dropping a ticket loses nothing but the answer, and a deadline answers at once while
+//! memory the kernel still holds comes home later, counted by the [`Gate`].
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod batch;
+mod caps;
+mod ctx;
+mod error;
+mod ext;
+mod gate;
+mod observe;
+mod op;
+mod sync;
+mod ticket;
+mod tier;
+mod timekeeper;
+
+pub use batch::{Batch, Slot};
+pub use caps::Caps;
+pub use ctx::{Chain, Class, Ctx, Hint, Hold, Mode};
+pub use error::{Error, ErrorKind};
+pub use ext::TierExt;
+pub use gate::{Gate, GateLimits, GateStats, Pass};
+pub use kvtier_key as key;
+pub use kvtier_key::{Digest, Key, Namespace};
+pub use kvtier_mem as mem;
+pub use kvtier_mem::{Lease, Place, View};
+pub use observe::{Event, KeyInfo, KeyPage, Listener, Observe, Status, TenantUsage, Usage};
+pub use op::{Done, HoldId, Load, Loaded, LookedUp, MissReason, Op, Presence, Removed, Save, Saved, ShedReason};
+pub use ticket::{Completer, Lost, Ticket, ticket};
+pub use tier::Tier;
+pub use timekeeper::{Expire, Timekeeper};

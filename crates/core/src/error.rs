@@ -1,0 +1,150 @@
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use kvtier_key::Digest;
+
+/// What the caller can do next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request can never succeed as it stands: fix the argument or the configuration.
+    Invalid,
+    /// This tier, build or machine cannot do it: ask another.
+    Unsupported,
+    /// No room and nothing to evict: try later or with less.
+    Full,
+    /// The medium holds bytes that are not what was saved: treat as a miss; they have been set aside.
+    Corrupt,
+    /// The medium failed; the source says how.
+    Io,
+    /// The deadline passed before the answer: recompute.
+    Timeout,
+    /// The medium refused us: fix credentials or permissions.
+    Denied,
+    /// Too much in flight: wait and retry.
+    Throttled,
+    /// The tier was closed or its thread died: open another.
+    Closed,
+    /// The caller asked for the end.
+    Canceled,
+}
+
+/// An error of a tier: a kind, what happened in words, and typed context. Pointer-sized. `Display` prints its own layer; the cause
+/// is its `source`. Never holds a secret: keys appear as digests.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    what: Cow<'static, str>,
+    op: Option<&'static str>,
+    key: Option<Digest>,
+    tier: Option<Arc<str>>,
+    range: Option<(u64, u64)>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+const _: () = assert!(size_of::<Error>() == size_of::<usize>());
+
+impl Error {
+    /// An error that says `what` happened and, where the reader can act, what to do.
+    pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
+        Error(Box::new(Inner { kind, what: what.into(), op: None, key: None, tier: None, range: None, source: None }))
+    }
+
+    /// Adds the operation (`save`, `load`, ...).
+    pub fn with_op(mut self, op: &'static str) -> Self {
+        self.0.op = Some(op);
+        self
+    }
+
+    /// Adds the key's digest.
+    pub fn with_key(mut self, key: Digest) -> Self {
+        self.0.key = Some(key);
+        self
+    }
+
+    /// Adds the tier's name.
+    pub fn with_tier(mut self, tier: Arc<str>) -> Self {
+        self.0.tier = Some(tier);
+        self
+    }
+
+    /// Adds the offset and length in bytes that were worked on.
+    pub fn with_range(mut self, offset: u64, len: u64) -> Self {
+        self.0.range = Some((offset, len));
+        self
+    }
+
+    /// Adds the cause.
+    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What the caller can do next.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The operation, if known.
+    pub fn op(&self) -> Option<&'static str> {
+        self.0.op
+    }
+
+    /// The key's digest, if one key is concerned.
+    pub fn key(&self) -> Option<&Digest> {
+        self.0.key.as_ref()
+    }
+
+    /// The tier's name, if known.
+    pub fn tier(&self) -> Option<&str> {
+        self.0.tier.as_deref()
+    }
+
+    /// Offset and length in bytes, if a range is concerned.
+    pub fn range(&self) -> Option<(u64, u64)> {
+        self.0.range
+    }
+
+    /// Whether the same request may succeed later without any change.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Full | ErrorKind::Io | ErrorKind::Timeout | ErrorKind::Throttled)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let e = &self.0;
+        if let Some(tier) = &e.tier {
+            write!(f, "tier {tier}: ")?;
+        }
+        if let Some(op) = e.op {
+            write!(f, "{op}: ")?;
+        }
+        f.write_str(&e.what)?;
+        if let Some(key) = &e.key {
+            write!(f, " (key {})", &key.to_hex()[..16])?;
+        }
+        if let Some((offset, len)) = e.range {
+            write!(f, " (bytes {offset}..{})", offset.saturating_add(len))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.0.kind)?;
+        match &self.0.source {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|e| e as _)
+    }
+}

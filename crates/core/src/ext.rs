@@ -1,0 +1,79 @@
+use std::sync::Arc;
+use std::time::Instant;
+
+use kvtier_key::Key;
+
+use crate::{Ctx, Done, Error, ErrorKind, Hold, Load, Loaded, Mode, Save, Saved, ShedReason, Tier};
+
+/// What callers of any tier want beside the bare verbs.
+pub trait TierExt: Tier {
+    /// Loads one chunk.
+    fn load_one(&self, ctx: &Ctx, op: Load) -> impl Future<Output = Done<Load, Loaded>> + Send {
+        let ticket = self.load(ctx, vec![op]);
+        async move { ticket.await.pop().expect("a batch of one is answered by one") }
+    }
+
+    /// Saves one chunk.
+    fn save_one(&self, ctx: &Ctx, op: Save) -> impl Future<Output = Done<Save, Saved>> + Send {
+        let ticket = self.save(ctx, vec![op]);
+        async move { ticket.await.pop().expect("a batch of one is answered by one") }
+    }
+
+    /// How many of `keys`, from the first, are here without a gap.
+    fn prefix_len(&self, ctx: &Ctx, keys: Arc<[Key]>) -> impl Future<Output = Result<usize, Error>> + Send {
+        let ticket = self.lookup(ctx, keys, Mode::Prefix, Hold::None);
+        async move { Ok(ticket.await?.prefix_len()) }
+    }
+
+    /// Loads a batch, offering what was throttled again until it is taken or the deadline passes. Answers in order.
+    fn load_waiting(&self, ctx: &Ctx, ops: Vec<Load>) -> impl Future<Output = Vec<Done<Load, Loaded>>> + Send {
+        async move {
+            let throttled = |d: &Done<Load, Loaded>| matches!(d.result, Ok(Loaded::Throttled));
+            let mut all: Vec<_> = self.load(ctx, ops).await;
+            while self.may_retry(ctx, all.iter().any(throttled)).await {
+                let (at, ops) = take_if(&mut all, throttled);
+                put_back(&mut all, at, self.load(ctx, ops).await);
+            }
+            all
+        }
+    }
+
+    /// Saves a batch, offering what was throttled again until it is taken or the deadline passes. Answers in order.
+    fn save_waiting(&self, ctx: &Ctx, ops: Vec<Save>) -> impl Future<Output = Vec<Done<Save, Saved>>> + Send {
+        async move {
+            let throttled = |d: &Done<Save, Saved>| matches!(d.result, Ok(Saved::Shed(ShedReason::Throttled)));
+            let mut all: Vec<_> = self.save(ctx, ops).await;
+            while self.may_retry(ctx, all.iter().any(throttled)).await {
+                let (at, ops) = take_if(&mut all, throttled);
+                put_back(&mut all, at, self.save(ctx, ops).await);
+            }
+            all
+        }
+    }
+
+    /// Whether there is something to retry, room for it, and time left.
+    #[doc(hidden)]
+    fn may_retry(&self, ctx: &Ctx, needed: bool) -> impl Future<Output = bool> + Send {
+        async move { needed && Instant::now() < ctx.deadline && self.ready(ctx).await.is_ok() }
+    }
+}
+
+impl<T: Tier + ?Sized> TierExt for T {}
+
+/// Takes out the ops whose answers are `picked`, with their places.
+fn take_if<O: crate::Op, T>(all: &mut [Done<O, T>], picked: impl Fn(&Done<O, T>) -> bool) -> (Vec<usize>, Vec<O>) {
+    let take = |(i, done): (usize, &mut Done<O, T>)| {
+        picked(done).then(|| {
+            let bare = O::bare(done.op.key().clone());
+            done.result = Err(Error::new(ErrorKind::Throttled, "offered again"));
+            (i, std::mem::replace(&mut done.op, bare))
+        })
+    };
+    all.iter_mut().enumerate().filter_map(take).unzip()
+}
+
+fn put_back<O, T>(all: &mut [Done<O, T>], at: Vec<usize>, answers: Vec<Done<O, T>>) {
+    for (i, done) in at.into_iter().zip(answers) {
+        all[i] = done;
+    }
+}

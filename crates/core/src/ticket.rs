@@ -1,0 +1,149 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use crate::sync::{Arc, Condvar, Mutex, atomic, lock};
+use crate::{Done, Error, ErrorKind};
+
+/// An answer that will come: a future, and something a plain thread can wait for. Dropping it forgets the answer and nothing
+/// else; `cancel` asks for the end.
+#[must_use = "dropping a ticket forgets the answer"]
+pub struct Ticket<T>(Arc<Shared<T>>);
+
+/// The other end of a [`Ticket`]: gives the answer, once. Dropped without, it answers [`Lost`].
+pub struct Completer<T: Lost>(Option<Arc<Shared<T>>>);
+
+/// What an answer is when whoever should give it died.
+pub trait Lost {
+    /// That answer.
+    fn lost() -> Self;
+}
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    ready: Condvar,
+    canceled: atomic::AtomicBool,
+}
+
+enum State<T> {
+    Pending(Option<Waker>),
+    Ready(T),
+    Taken,
+}
+
+/// A ticket and its completer.
+pub fn ticket<T: Lost>() -> (Completer<T>, Ticket<T>) {
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State::Pending(None)),
+        ready: Condvar::new(),
+        canceled: atomic::AtomicBool::new(false),
+    });
+    (Completer(Some(Arc::clone(&shared))), Ticket(shared))
+}
+
+impl<T: Lost> Ticket<T> {
+    /// A ticket that already has its answer.
+    pub fn now(answer: T) -> Self {
+        let (completer, ticket) = ticket();
+        completer.complete(answer);
+        ticket
+    }
+}
+
+impl<T> Ticket<T> {
+    /// Blocks this thread until the answer is there.
+    pub fn wait(self) -> T {
+        let mut state = lock(&self.0.state);
+        loop {
+            match std::mem::replace(&mut *state, State::Taken) {
+                State::Ready(answer) => return answer,
+                pending => *state = pending,
+            }
+            state = self.0.ready.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+    }
+
+    /// Whether the answer is there, so that `wait` would not block.
+    pub fn is_done(&self) -> bool {
+        matches!(*lock(&self.0.state), State::Ready(_))
+    }
+
+    /// Asks for the end: what has not begun ends `Canceled`, what the medium is at ends as it will. The answer still comes.
+    pub fn cancel(&self) {
+        self.0.canceled.store(true, atomic::Ordering::Release);
+    }
+}
+
+impl<T> Future for Ticket<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let mut state = lock(&self.0.state);
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Ready(answer) => Poll::Ready(answer),
+            State::Pending(_) => {
+                *state = State::Pending(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+            State::Taken => panic!("a ticket was polled after it had given its answer"),
+        }
+    }
+}
+
+impl<T: Lost> Completer<T> {
+    /// Gives the answer.
+    pub fn complete(mut self, answer: T) {
+        if let Some(shared) = self.0.take() {
+            shared.complete(answer);
+        }
+    }
+
+    /// Whether the ticket's owner asked for the end.
+    pub fn is_canceled(&self) -> bool {
+        self.0.as_ref().is_some_and(|s| s.canceled.load(atomic::Ordering::Acquire))
+    }
+}
+
+impl<T> Shared<T> {
+    fn complete(&self, answer: T) {
+        let before = std::mem::replace(&mut *lock(&self.state), State::Ready(answer));
+        self.ready.notify_one();
+        if let State::Pending(Some(waker)) = before {
+            waker.wake();
+        }
+    }
+}
+
+impl<T: Lost> Drop for Completer<T> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.take() {
+            shared.complete(T::lost());
+        }
+    }
+}
+
+impl<T> Lost for Result<T, Error> {
+    fn lost() -> Self {
+        Err(Error::new(ErrorKind::Closed, "the tier's worker ended without an answer"))
+    }
+}
+
+impl<O, T> Lost for Vec<Done<O, T>> {
+    /// Never seen by callers: a [`Batch`](crate::Batch) answers `Closed` for each of its ops.
+    fn lost() -> Self {
+        Vec::new()
+    }
+}
+
+impl<T> fmt::Debug for Ticket<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ticket({})", if self.is_done() { "done" } else { "pending" })
+    }
+}
+
+impl<T: Lost> fmt::Debug for Completer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Completer")
+    }
+}

@@ -1,0 +1,46 @@
+use std::fmt;
+use std::sync::Arc;
+
+use kvtier_key::Key;
+
+use crate::{
+    Caps, Ctx, Done, Error, Hold, HoldId, Load, Loaded, LookedUp, Mode, Observe, Removed, Save, Saved, Ticket,
+};
+
+/// One medium that keeps chunks, or several that look like one. This is the implementor's contract, small and total;
+/// callers find the conveniences in [`TierExt`](crate::TierExt).
+///
+/// - Every op of a batch is answered, in order, exactly once. A batch is no transaction.
+/// - Submitting never blocks. Beyond [`Caps`] limits ops come back `Throttled`; [`ready`](Tier::ready) tells when to try again.
+/// - At `ctx.deadline` a ticket resolves, with `Timeout` for what is not done.
+/// - What `load` calls a hit is exactly what `save` was given for that key. Everything else is a miss.
+/// - Nobody sees half a chunk: a save becomes visible at once and whole, or not at all.
+/// - Dropping a ticket forgets the answer and nothing else.
+pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
+    /// What the tier can take; constant.
+    fn caps(&self) -> &Caps;
+
+    /// Which of `keys` are here. With a hold, the hits are kept from eviction and remove until [`release`](Tier::release) or the
+    /// hold's end.
+    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>>;
+
+    /// Loads chunks into the ops' leases.
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>>;
+
+    /// Saves chunks. No durability is promised: after a crash an entry may be gone, never wrong.
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>>;
+
+    /// Removes chunks, except those that are held.
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>>;
+
+    /// Ends a hold. Unknown and expired ones are fine.
+    fn release(&self, hold: HoldId);
+
+    /// Resolves when the tier may take more work, or with `Timeout` at `ctx.deadline`, or `Closed`.
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>>;
+
+    /// Takes no more work and resolves when all that was taken has ended and memory is back. Ops after it answer `Closed`.
+    fn close(&self) -> Ticket<Result<(), Error>>;
+}
+
+const _: Option<&dyn Tier> = None;
