@@ -8,6 +8,7 @@
 
 mod digest;
 mod facts;
+mod facts_wire;
 mod id;
 mod key;
 mod namespace;

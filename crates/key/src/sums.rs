@@ -122,7 +122,8 @@ impl PieceSums {
     }
 }
 
-fn crc32c(bytes: &[u8]) -> u32 {
+/// CRC32C of `bytes`.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     checksum(Crc32Iscsi, bytes) as u32
 }
 

@@ -1,0 +1,135 @@
+//! The facts record as bytes, version 1. Numbers are little-endian; every field has one fixed place:
+//!
+//! | at  | bytes | field                                                                      |
+//! |-----|-------|----------------------------------------------------------------------------|
+//! | 0   | 8     | magic                                                                      |
+//! | 8   | 2     | version                                                                    |
+//! | 10  | 2     | length of the whole record, its checksum included                          |
+//! | 12  | 2     | flags: bit 0 = has a parent                                                |
+//! | 14  | 2     | codec                                                                      |
+//! | 16  | 4     | id of the encryption key                                                   |
+//! | 20  | 4     | depth in the prefix chain, 0 without a parent                              |
+//! | 24  | 8     | raw length                                                                 |
+//! | 32  | 8     | stored length                                                              |
+//! | 40  | 4     | block size as its power of two                                             |
+//! | 44  | 4     | number of blocks                                                           |
+//! | 48  | 32    | key                                                                        |
+//! | 80  | 32    | namespace                                                                  |
+//! | 112 | 32    | parent, zeros without one                                                  |
+//! | 144 | 4 n   | CRC32C of each of the n blocks                                             |
+//! | end | 4     | CRC32C of everything before                                                |
+//!
+//! There is exactly one encoding of each record: what decodes encodes to the same bytes again.
+
+use crate::sums::crc32c;
+use crate::{BLOCKS_MAX, BlockSums, CodecId, Digest, FACTS_BYTES_MAX, Facts, FactsError};
+
+const MAGIC: [u8; 8] = *b"KVTFACTS";
+const VERSION: u16 = 1;
+const HAS_PARENT: u16 = 1;
+const HEAD_BYTES: usize = 144;
+const CRC_BYTES: usize = 4;
+
+const _: () = assert!(record_bytes(BLOCKS_MAX) <= FACTS_BYTES_MAX);
+
+const fn record_bytes(blocks: usize) -> usize {
+    HEAD_BYTES + 4 * blocks + CRC_BYTES
+}
+
+impl Facts {
+    /// The record as bytes, at most [`FACTS_BYTES_MAX`]. It tells its own length, so other bytes may follow it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(record_bytes(self.sums.crcs().len()));
+        let (parent, depth) = self.parent.unwrap_or_default();
+        let flags = if self.parent.is_some() { HAS_PARENT } else { 0 };
+        out.extend_from_slice(&MAGIC);
+        for short in [VERSION, record_bytes(self.sums.crcs().len()) as u16, flags, self.codec.0] {
+            out.extend_from_slice(&short.to_le_bytes());
+        }
+        out.extend_from_slice(&self.key_id.to_le_bytes());
+        out.extend_from_slice(&depth.to_le_bytes());
+        out.extend_from_slice(&self.raw_len.to_le_bytes());
+        out.extend_from_slice(&self.sums.len().to_le_bytes());
+        out.extend_from_slice(&BlockSums::block_bytes(self.sums.len()).ilog2().to_le_bytes());
+        out.extend_from_slice(&(self.sums.crcs().len() as u32).to_le_bytes());
+        for digest in [&self.key, &self.namespace, &parent] {
+            out.extend_from_slice(digest.as_bytes());
+        }
+        self.sums.crcs().iter().for_each(|crc| out.extend_from_slice(&crc.to_le_bytes()));
+        out.extend_from_slice(&crc32c(&out).to_le_bytes());
+        out
+    }
+
+    /// Reads a record that fills `bytes` exactly. Never panics; allocates at most the block sums.
+    pub fn decode(bytes: &[u8]) -> Result<Facts, FactsError> {
+        match Self::decode_prefix(bytes)? {
+            (facts, used) if used == bytes.len() => Ok(facts),
+            _ => Err(FactsError::Length),
+        }
+    }
+
+    /// Reads the record that `bytes` begin with, and its length in bytes; what follows it is not looked at.
+    pub fn decode_prefix(bytes: &[u8]) -> Result<(Facts, usize), FactsError> {
+        let (head, _) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(FactsError::Length)?;
+        if head[..8] != MAGIC {
+            return Err(FactsError::Magic);
+        }
+        if u16_at(head, 8) != VERSION {
+            return Err(FactsError::Version);
+        }
+        let len = u16_at(head, 10) as usize;
+        let body_len = len.checked_sub(CRC_BYTES).ok_or(FactsError::Length)?;
+        if len < record_bytes(0) || len > record_bytes(BLOCKS_MAX) || len > bytes.len() {
+            return Err(FactsError::Length);
+        }
+        if crc32c(&bytes[..body_len]) != u32_at(bytes, body_len) {
+            return Err(FactsError::Checksum);
+        }
+        let facts = fields(head, &bytes[HEAD_BYTES..body_len]).ok_or(FactsError::Fields)?;
+        Ok((facts, len))
+    }
+}
+
+/// The fields of a record whose checksum is right; `None` when they contradict one another.
+fn fields(head: &[u8; HEAD_BYTES], crc_bytes: &[u8]) -> Option<Facts> {
+    let (stored_len, flags, depth) = (u64_at(head, 32), u16_at(head, 12), u32_at(head, 20));
+    let blocks = u32_at(head, 44) as usize;
+    let mut crcs = [0; BLOCKS_MAX];
+    let crcs = crcs.get_mut(..blocks)?;
+    if crc_bytes.len() != 4 * blocks || BlockSums::block_bytes(stored_len).ilog2() != u32_at(head, 40) {
+        return None;
+    }
+    crcs.iter_mut().enumerate().for_each(|(i, crc)| *crc = u32_at(crc_bytes, 4 * i));
+    let facts = Facts {
+        key: digest_at(head, 48),
+        namespace: digest_at(head, 80),
+        raw_len: u64_at(head, 24),
+        codec: CodecId(u16_at(head, 14)),
+        key_id: u32_at(head, 16),
+        parent: (flags == HAS_PARENT).then(|| (digest_at(head, 112), depth)),
+        sums: BlockSums::from_parts(stored_len, crcs)?,
+    };
+    let orphan_is_bare = facts.parent.is_some() || (depth == 0 && digest_at(head, 112) == Digest::default());
+    let plain_is_whole = facts.codec != CodecId(0) || facts.key_id != 0 || facts.raw_len == stored_len;
+    (flags & !HAS_PARENT == 0 && orphan_is_bare && plain_is_whole).then_some(facts)
+}
+
+fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    *bytes[at..].first_chunk().expect("the lengths were checked before any field is read")
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes_at(bytes, at))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes_at(bytes, at))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes_at(bytes, at))
+}
+
+fn digest_at(bytes: &[u8], at: usize) -> Digest {
+    Digest(bytes_at(bytes, at))
+}
