@@ -1,0 +1,42 @@
+use kvtier_key::{Facts, FactsError, Key};
+
+use crate::name::PAGE;
+
+const MAGIC: [u8; 8] = *b"KVTFOOT1";
+const HEAD: usize = MAGIC.len() + 4;
+
+/// The last 4 KiB of a chunk's file: magic, length of the key, facts record, canonical key, zeros. All of it is checked: facts by their own
+/// CRC, the key through its digest in the facts, the rest by value.
+pub fn encode(facts: &Facts, key: &Key) -> Result<[u8; PAGE as usize], FactsError> {
+    let (record, name) = (facts.encode(), key.canonical());
+    let mut page = [0; PAGE as usize];
+    let end = HEAD + record.len() + name.len();
+    if end > page.len() {
+        return Err(FactsError::Length);
+    }
+    page[..MAGIC.len()].copy_from_slice(&MAGIC);
+    page[MAGIC.len()..HEAD].copy_from_slice(&(name.len() as u32).to_le_bytes());
+    page[HEAD..HEAD + record.len()].copy_from_slice(&record);
+    page[HEAD + record.len()..end].copy_from_slice(&name);
+    Ok(page)
+}
+
+/// Reads a footer: its facts and the canonical key. Total: any other bytes are an error.
+pub fn decode(page: &[u8]) -> Result<(Facts, &[u8]), FactsError> {
+    if page.len() != PAGE as usize {
+        return Err(FactsError::Length);
+    }
+    if page[..MAGIC.len()] != MAGIC {
+        return Err(FactsError::Magic);
+    }
+    let mut name_len = [0; 4];
+    name_len.copy_from_slice(&page[MAGIC.len()..HEAD]);
+    let (facts, used) = Facts::decode_prefix(&page[HEAD..])?;
+    let start = HEAD + used;
+    let end = start.checked_add(u32::from_le_bytes(name_len) as usize).filter(|end| *end <= page.len());
+    let end = end.ok_or(FactsError::Length)?;
+    if page[end..].iter().any(|b| *b != 0) {
+        return Err(FactsError::Fields);
+    }
+    Ok((facts, &page[start..end]))
+}

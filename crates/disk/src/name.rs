@@ -1,0 +1,50 @@
+use std::path::{Path, PathBuf};
+
+use kvtier_key::Digest;
+
+/// The unit of direct I/O in bytes: payloads are padded to it, and a footer is one.
+pub const PAGE: u64 = 4096;
+
+/// The length in bytes of the file that holds a payload of `len` bytes: payload, padding, footer.
+pub fn file_len(len: u64) -> u64 {
+    len.next_multiple_of(PAGE) + PAGE
+}
+
+/// The path of a chunk under `root`: one of 256 directories by the digest's first byte, then digest and payload length.
+pub fn path(root: &Path, digest: &Digest, len: u64) -> PathBuf {
+    let hex = digest.to_hex();
+    let mut path = root.join(&hex[..2]);
+    path.push(format!("{hex}-{len:x}"));
+    path
+}
+
+/// The directory of number `shard`.
+pub fn shard(root: &Path, shard: u8) -> PathBuf {
+    root.join(format!("{shard:02x}"))
+}
+
+/// Reads a chunk's file name back; `None` for any other name, also one that spells the same chunk in another way.
+pub fn parse(name: &str) -> Option<(Digest, u64)> {
+    let (hex, len) = name.split_once('-')?;
+    let canonical = |s: &str| s.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    if hex.len() != 64 || len.starts_with('0') || !canonical(hex) || !canonical(len) {
+        return None;
+    }
+    Some((Digest::from_hex(hex)?, u64::from_str_radix(len, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back_and_nothing_else_is_a_name() {
+        let digest = Digest::of("test", b"x");
+        let path = path(Path::new("/r"), &digest, 262_144);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert_eq!(parse(name), Some((digest, 262_144)));
+        for bad in ["", "-", &name[1..], &name.to_uppercase(), &format!("{name}0x"), &format!("{}-0{:x}", digest, 5)] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}
