@@ -1,0 +1,99 @@
+use kvtier_core::{Error, ErrorKind};
+use kvtier_mem::{Arena, Lease};
+
+use crate::mover::Part;
+use crate::name::PAGE;
+
+/// How the payload of one load reaches the caller's leases: which parts are read directly, and what is copied afterwards. The whole
+/// pages come first, then the page pair [last partial page | footer].
+#[derive(Debug)]
+pub struct Landing {
+    /// The caller's leases, while they are not parts of the transfer.
+    leases: Vec<Lease>,
+    /// How many of the transfer's parts before the page pair are the caller's leases; otherwise the one before it is bounce memory.
+    direct: usize,
+    len: usize,
+}
+
+impl Landing {
+    /// Plans a load of `len` bytes into `leases` (long enough together) and `tail`. Bounce memory is taken when the leases' own is
+    /// not aligned. Gives the leases back when there is none.
+    pub fn plan(leases: Vec<Lease>, len: usize, bounce: &Arena, tail: Lease) -> Result<(Self, Vec<Part>), (Vec<Lease>, Error)> {
+        let whole = len - len % PAGE as usize;
+        let mut parts = Vec::with_capacity(2);
+        let landing = if is_aligned(&leases, whole) {
+            let (mut at, mut rest) = (0, Vec::new());
+            for into in leases {
+                let n = into.len().min(whole - at);
+                if n == 0 {
+                    rest.push(into);
+                } else {
+                    parts.push(Part::Read { at: at as u64, into, len: n });
+                    at += n;
+                }
+            }
+            Landing { leases: rest, direct: parts.len(), len }
+        } else {
+            match bounce.lease(whole) {
+                Ok(into) => parts.push(Part::Read { at: 0, into, len: whole }),
+                Err(e) => {
+                    let error = Error::new(ErrorKind::Throttled, "no bounce memory free for an unaligned load").with_source(e);
+                    return Err((leases, error));
+                }
+            }
+            Landing { leases, direct: 0, len }
+        };
+        let pair = PAGE as usize + if len > whole { PAGE as usize } else { 0 };
+        parts.push(Part::Read { at: whole as u64, into: tail, len: pair });
+        Ok((landing, parts))
+    }
+
+    /// Takes the parts back and gives (the caller's leases, bounce memory if any, the page pair).
+    pub fn unpack(self, parts: Vec<Part>) -> (Vec<Lease>, Option<Lease>, Option<Lease>) {
+        let mut memory: Vec<Lease> = parts
+            .into_iter()
+            .filter_map(|part| match part {
+                Part::Read { into, .. } => Some(into),
+                Part::Write { .. } => None,
+            })
+            .collect();
+        let tail = memory.pop();
+        let bounced = if self.direct == 0 { memory.pop() } else { None };
+        memory.extend(self.leases);
+        (memory, bounced, tail)
+    }
+
+    /// Whether the payload's whole pages pass through bounce memory.
+    pub fn is_bounced(&self) -> bool {
+        self.direct == 0 && self.len >= PAGE as usize
+    }
+}
+
+/// Whether the first `whole` bytes (whole pages) can be read straight into these leases.
+fn is_aligned(leases: &[Lease], whole: usize) -> bool {
+    let page = PAGE as usize;
+    let mut at = 0;
+    leases.iter().all(|lease| {
+        let n = lease.len().min(whole - at);
+        at += n;
+        n == 0 || (lease.addr().is_multiple_of(page) && (n.is_multiple_of(page)))
+    })
+}
+
+/// Copies `bytes`, which begin at `at` of the payload, to where they belong in the leases.
+pub fn scatter(leases: &mut [Lease], mut at: usize, mut bytes: &[u8]) -> Result<(), kvtier_mem::Error> {
+    for lease in leases {
+        if bytes.is_empty() {
+            break;
+        }
+        if at >= lease.len() {
+            at -= lease.len();
+            continue;
+        }
+        let n = bytes.len().min(lease.len() - at);
+        lease.write_at(at, &bytes[..n])?;
+        bytes = &bytes[n..];
+        at = 0;
+    }
+    Ok(())
+}

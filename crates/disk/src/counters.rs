@@ -1,0 +1,56 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What a directory tier counts; every field only grows.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            /// All counters by name, in a fixed order.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Loads answered with bytes.
+    hits,
+    /// Loads of keys that are not here.
+    misses_absent,
+    /// Loads of files that failed a check.
+    misses_corrupt,
+    /// Loads into memory of the wrong size.
+    misses_length,
+    /// Payload bytes loaded.
+    loaded_bytes,
+    /// Chunks written and published.
+    stored,
+    /// Saves of what was already here.
+    present,
+    /// Saves not taken for want of room.
+    shed,
+    /// Payload bytes saved.
+    saved_bytes,
+    /// Chunks evicted for room.
+    evicted,
+    /// Files set aside because they failed a check.
+    set_aside,
+    /// Transfers or system calls that failed.
+    io_errors,
+    /// Copy ledger: bytes of last partial pages that moved through a footer's page pair (at most 4095 a chunk).
+    copied_tail_bytes,
+    /// Copy ledger: bytes that moved through bounce memory because the caller's was not aligned.
+    copied_bounce_bytes,
+    /// Copy ledger: bytes of checksum passes made for saves (none when the view already knew its sums).
+    summed_save_bytes,
+}
+
+/// Adds to a counter.
+pub fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}

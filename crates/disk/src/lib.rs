@@ -1,0 +1,26 @@
+//! The engine of a tier that lives in a directory: what lies where, how it is published, how a load proves every byte.
+//!
+//! [`Disk`] is a whole [`Tier`](kvtier_core::Tier), generic over a [`Mover`] that moves leases to and from open files. It owns the
+//! names, the [`footer`], the index and its eviction, the process's corner for unfinished files, and the
+//! quarantine. It knows nothing of io_uring or GPUs.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod bounce;
+mod config;
+mod counters;
+mod disk;
+pub mod footer;
+mod home;
+mod load;
+mod lookup;
+mod mover;
+pub mod name;
+mod pool;
+mod save;
+mod shared;
+
+pub use config::DiskConfig;
+pub use disk::Disk;
+pub use home::kind_of;
+pub use mover::{Finish, Moved, Mover, Part, Refused, Transfer, Watch};

@@ -1,0 +1,183 @@
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvtier_core::{Error, ErrorKind, Event, Load, Loaded, MissReason, Slot};
+use kvtier_key::{BlockSums, PieceSums};
+use kvtier_mem::Lease;
+use nix::libc::O_DIRECT;
+
+use crate::bounce::{Landing, scatter};
+use crate::counters::add;
+use crate::mover::{Moved, Mover, Part, Transfer};
+use crate::name::{PAGE, file_len};
+use crate::shared::Shared;
+use crate::{footer, pool::Pool};
+
+type Answer = Slot<Load, Loaded>;
+
+/// A load, first half: find the file and start reading it.
+pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, pool: &Arc<Pool>, mut op: Load, slot: Answer) {
+    if let Some(over) = slot.is_over() {
+        return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("load")));
+    }
+    op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
+    let room = op.into.iter().map(|l| l.len() as u64).sum();
+    let known = shared.index().get(op.key.digest()).map(|e| e.chunk.len);
+    let Some(len) = known.or_else(|| shared.discover(&op.key, Some(room))) else {
+        return miss(shared, op, slot, MissReason::Absent);
+    };
+    if len > room {
+        return miss(shared, op, slot, MissReason::Length);
+    }
+    let file = match open(shared, &op, len) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            shared.forget(op.key.digest(), false);
+            return miss(shared, op, slot, MissReason::Absent);
+        }
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => return corrupt(shared, pool, op, slot, len),
+        Err(e) => {
+            let error = shared.io_error("load", &op.key, "cannot open the chunk's file", e);
+            return slot.finish(op, Err(error));
+        }
+    };
+    read(shared, pool, (op, slot), file, len);
+}
+
+/// Opens the chunk's file and checks that it has the length its name says, padding and footer included.
+fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<std::fs::File> {
+    let path = shared.home.chunk(op.key.digest(), len);
+    let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(&path);
+    let file = match direct {
+        // A file system without direct I/O: read through the page cache.
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => OpenOptions::new().read(true).open(&path)?,
+        other => other?,
+    };
+    let meta = file.metadata()?;
+    if meta.len() != file_len(len) || !meta.is_file() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(file)
+}
+
+fn read<M: Mover>(shared: &Arc<Shared<M>>, pool: &Arc<Pool>, (op, slot): (Load, Answer), file: std::fs::File, len: u64) {
+    let Load { key, into } = op;
+    let planned = match shared.tails.lease(2 * PAGE as usize) {
+        Ok(tail) => Landing::plan(into, len as usize, &shared.bounce, tail),
+        Err(e) => Err((into, Error::new(ErrorKind::Throttled, "no page pair free for a footer").with_source(e))),
+    };
+    let (landing, parts) = match planned {
+        Ok(planned) => planned,
+        Err((into, _)) => return slot.finish(Load { key, into }, Ok(Loaded::Throttled)),
+    };
+    let sums = Arc::new(Mutex::new(PieceSums::new(len)));
+    let transfer = Transfer { file: Arc::new(file.into()), watch: Some(watch(&sums, &parts)), parts };
+    let (theirs, pool) = (Arc::clone(shared), Arc::clone(pool));
+    let ours = Arc::new(Mutex::new(Some((landing, key, slot))));
+    let held = Arc::clone(&ours);
+    let done = Box::new(move |moved: Moved| {
+        if let Some((landing, key, slot)) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            finish(&theirs, &pool, (landing, key, slot), moved, (len, sums));
+        }
+    });
+    if let Err(refused) = shared.mover.submit(transfer, done)
+        && let Some((landing, key, slot)) = ours.lock().unwrap_or_else(PoisonError::into_inner).take()
+    {
+        let (into, ..) = landing.unpack(refused.transfer.parts);
+        let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
+        slot.finish(Load { key, into }, if refused.closed { Err(closed) } else { Ok(Loaded::Throttled) });
+    }
+}
+
+/// Sums the payload's whole pages as they arrive; the page pair is looked at in the end.
+fn watch(sums: &Arc<Mutex<PieceSums>>, parts: &[Part]) -> crate::Watch {
+    let starts: Vec<u64> = parts.iter().map(|p| if let Part::Read { at, .. } = p { *at } else { 0 }).collect();
+    let sums = Arc::clone(sums);
+    Box::new(move |part, offset, bytes| {
+        if part + 1 < starts.len() {
+            sums.lock().unwrap_or_else(PoisonError::into_inner).piece(starts[part] + offset, bytes);
+        }
+    })
+}
+
+/// A load, second half, on the mover's thread: prove the bytes and answer.
+fn finish<M: Mover>(
+    shared: &Arc<Shared<M>>,
+    pool: &Arc<Pool>,
+    (landing, key, slot): (Landing, kvtier_key::Key, Answer),
+    moved: Moved,
+    (len, sums): (u64, Arc<Mutex<PieceSums>>),
+) {
+    let bounced = landing.is_bounced();
+    let (mut into, bounce, tail) = landing.unpack(moved.transfer.parts);
+    let sums = std::mem::replace(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner), PieceSums::new(0));
+    let proven = match (&moved.result, &tail) {
+        (Ok(_), Some(tail)) => prove(&key, len, tail, sums),
+        _ => None,
+    };
+    let landed = proven.is_some_and(|tail_bytes| {
+        let whole = len as usize - tail_bytes.len();
+        let bounce = bounce.as_ref().filter(|_| bounced).and_then(Lease::as_host).unwrap_or_default();
+        add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
+        add(&shared.counters.copied_tail_bytes, tail_bytes.len() as u64);
+        scatter(&mut into, 0, bounce).is_ok() && scatter(&mut into, whole, tail_bytes).is_ok()
+    });
+    if !landed {
+        into.iter_mut().for_each(|lease| lease.assume_filled(0));
+    }
+    let op = Load { key, into };
+    match moved.result {
+        Ok(_) if landed => {
+            shared.index().touch_batch(&[*op.key.digest()]);
+            add(&shared.counters.hits, 1);
+            add(&shared.counters.loaded_bytes, len);
+            shared.tell(&[Event::Touched { key: *op.key.digest() }]);
+            slot.finish(op, Ok(Loaded::Hit { len }));
+        }
+        Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => {
+            let error = shared.io_error("load", &op.key, "cannot read the chunk's file", e);
+            slot.finish(op, Err(error));
+        }
+        _ => corrupt(shared, pool, op, slot, len),
+    }
+}
+
+/// Checks key, namespace, lengths and every byte's checksum against the footer. Gives the payload's last partial page.
+fn prove<'a>(key: &kvtier_key::Key, len: u64, pair: &'a Lease, mut sums: PieceSums) -> Option<&'a [u8]> {
+    let pair = pair.as_host()?;
+    let (padded, page) = pair.split_at_checked(pair.len().checked_sub(PAGE as usize)?)?;
+    let (facts, name) = footer::decode(page).ok()?;
+    let (tail, padding) = padded.split_at_checked((len % PAGE) as usize)?;
+    sums.piece(len - tail.len() as u64, tail);
+    let found: BlockSums = sums.finish()?;
+    let same = facts.key == *key.digest()
+        && facts.namespace == key.namespace().digest()
+        && facts.raw_len == len
+        && facts.codec.0 == 0
+        && facts.key_id == 0
+        && name == key.canonical()
+        && facts.sums == found
+        && padding.iter().all(|b| *b == 0);
+    same.then_some(tail)
+}
+
+fn miss<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, reason: MissReason) {
+    add(if reason == MissReason::Length { &shared.counters.misses_length } else { &shared.counters.misses_absent }, 1);
+    slot.finish(op, Ok(Loaded::Miss(reason)));
+}
+
+/// Answers a miss, distrusts the key, and moves the file out of the way (elsewhere: this may be the mover's thread).
+fn corrupt<M: Mover>(shared: &Arc<Shared<M>>, pool: &Pool, op: Load, slot: Answer, len: u64) {
+    let digest = *op.key.digest();
+    shared.forget(&digest, true);
+    add(&shared.counters.misses_corrupt, 1);
+    let theirs = Arc::clone(shared);
+    pool.push(move || match theirs.home.set_aside(&theirs.home.chunk(&digest, len)) {
+        Ok(()) => add(&theirs.counters.set_aside, 1),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => theirs.fault(format!("cannot set the corrupt chunk {digest} aside: {e}")),
+    });
+    slot.finish(op, Ok(Loaded::Miss(MissReason::Corrupt)));
+}
