@@ -127,6 +127,11 @@ impl Gate {
         ticket
     }
 
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        lock(&self.0.state).closed
+    }
+
     /// What goes through now.
     pub fn stats(&self) -> GateStats {
         lock(&self.0.state).now

@@ -30,7 +30,7 @@ pub use kvtier_key as key;
 pub use kvtier_key::{Digest, Key, Namespace};
 pub use kvtier_mem as mem;
 pub use kvtier_mem::{Lease, Place, View};
-pub use observe::{Event, KeyInfo, KeyPage, Listener, Observe, Status, TenantUsage, Usage};
+pub use observe::{Cursor, Event, KeyInfo, KeyPage, Listener, Observe, Status, TenantUsage, Usage};
 pub use op::{Done, HoldId, Load, Loaded, LookedUp, MissReason, Op, Presence, Removed, Save, Saved, ShedReason};
 pub use ticket::{Completer, Lost, Ticket, ticket};
 pub use tier::Tier;

@@ -8,9 +8,9 @@ pub trait Observe {
     /// How much is in it, whoever wrote it.
     fn usage(&self) -> Usage;
 
-    /// A page of at most `max` keys that come after `after`, in an order of the tier's own that stays the same while it is open.
-    /// A key stored or removed meanwhile may or may not appear.
-    fn keys(&self, after: Option<Digest>, max: usize) -> KeyPage;
+    /// A page of at most `max` keys from `from` (the default is the beginning), in an order of the tier's own that stays the same while
+    /// it is open. A key stored or removed meanwhile may or may not appear.
+    fn keys(&self, from: Cursor, max: usize) -> KeyPage;
 
     /// Tells `listener` of everything stored, touched and gone from now on. Called without locks held, on the tier's threads: be
     /// quick.
@@ -45,6 +45,10 @@ pub struct TenantUsage {
     pub chunks: u64,
 }
 
+/// Where a page of keys begins; means something only to the tier that gave it. The default is the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor(pub u64);
+
 /// One key of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyInfo {
@@ -59,8 +63,8 @@ pub struct KeyInfo {
 pub struct KeyPage {
     /// The keys.
     pub keys: Vec<KeyInfo>,
-    /// Ask again after this one; `None` at the end.
-    pub next: Option<Digest>,
+    /// Where the next page begins; `None` at the end. A page may be short, even empty, before the end.
+    pub next: Option<Cursor>,
 }
 
 /// Something that happened to a key.

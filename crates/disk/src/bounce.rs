@@ -18,7 +18,12 @@ pub struct Landing {
 impl Landing {
     /// Plans a load of `len` bytes into `leases` (long enough together) and `tail`. Bounce memory is taken when the leases' own is
     /// not aligned. Gives the leases back when there is none.
-    pub fn plan(leases: Vec<Lease>, len: usize, bounce: &Arena, tail: Lease) -> Result<(Self, Vec<Part>), (Vec<Lease>, Error)> {
+    pub fn plan(
+        leases: Vec<Lease>,
+        len: usize,
+        bounce: &Arena,
+        tail: Lease,
+    ) -> Result<(Self, Vec<Part>), (Vec<Lease>, Error)> {
         let whole = len - len % PAGE as usize;
         let mut parts = Vec::with_capacity(2);
         let landing = if is_aligned(&leases, whole) {
@@ -37,7 +42,8 @@ impl Landing {
             match bounce.lease(whole) {
                 Ok(into) => parts.push(Part::Read { at: 0, into, len: whole }),
                 Err(e) => {
-                    let error = Error::new(ErrorKind::Throttled, "no bounce memory free for an unaligned load").with_source(e);
+                    let error =
+                        Error::new(ErrorKind::Throttled, "no bounce memory free for an unaligned load").with_source(e);
                     return Err((leases, error));
                 }
             }

@@ -1,3 +1,5 @@
+//! What a chunk file ends with: facts, key, and the checks on both.
+
 use kvtier_key::{Facts, FactsError, Key};
 
 use crate::name::PAGE;

@@ -125,7 +125,10 @@ fn check_manifest(root: &Path, own: &Path) -> Result<(), Error> {
         Err(e) => return Err(fail(e)),
     }
     // A first start that was killed before its manifest leaves `.kvtier` alone behind.
-    let foreign = fs::read_dir(root).map_err(fail)?.flatten().find(|e| e.file_name() != ".kvtier" && e.file_name() != "lost+found");
+    let foreign = fs::read_dir(root)
+        .map_err(fail)?
+        .flatten()
+        .find(|e| e.file_name() != ".kvtier" && e.file_name() != "lost+found");
     if let Some(foreign) = foreign {
         let what = format!(
             "{} is not empty and not a kvtier directory (it holds {:?}); choose an empty directory",

@@ -62,7 +62,13 @@ fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<std::fs
     Ok(file)
 }
 
-fn read<M: Mover>(shared: &Arc<Shared<M>>, pool: &Arc<Pool>, (op, slot): (Load, Answer), file: std::fs::File, len: u64) {
+fn read<M: Mover>(
+    shared: &Arc<Shared<M>>,
+    pool: &Arc<Pool>,
+    (op, slot): (Load, Answer),
+    file: std::fs::File,
+    len: u64,
+) {
     let Load { key, into } = op;
     let planned = match shared.tails.lease(2 * PAGE as usize) {
         Ok(tail) => Landing::plan(into, len as usize, &shared.bounce, tail),
@@ -180,4 +186,16 @@ fn corrupt<M: Mover>(shared: &Arc<Shared<M>>, pool: &Pool, op: Load, slot: Answe
         Err(e) => theirs.fault(format!("cannot set the corrupt chunk {digest} aside: {e}")),
     });
     slot.finish(op, Ok(Loaded::Miss(MissReason::Corrupt)));
+}
+
+/// Why a load can never succeed here, whatever the state of the tier.
+pub fn refusal(op: &Load, bounce: bool) -> Option<Error> {
+    let invalid = |what: String| Some(Error::new(ErrorKind::Invalid, what).with_op("load").with_key(*op.key.digest()));
+    if let Some(lease) = op.into.iter().find(|l| !l.place().is_host()) {
+        return invalid(format!("memory at {:?} cannot be written by the CPU; use a tier that can", lease.place()));
+    }
+    if !bounce && op.into.iter().any(|l| l.addr() as u64 % PAGE != 0) {
+        return invalid("memory not aligned to 4096 bytes; align it or allow bounce memory".into());
+    }
+    None
 }

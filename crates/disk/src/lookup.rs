@@ -73,8 +73,7 @@ pub fn remove<M: Mover>(
         match index.leave(key.digest()) {
             kvtier_index::Removed::Gone(entry) => {
                 drop(index);
-                shared.evict(vec![entry]);
-                counts.removed += 1;
+                counts.removed += shared.delete(vec![entry]);
             }
             kvtier_index::Removed::Held => counts.held += 1,
             _ => counts.absent += 1,

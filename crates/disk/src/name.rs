@@ -1,3 +1,5 @@
+//! How chunk files are named, and how long they are.
+
 use std::path::{Path, PathBuf};
 
 use kvtier_key::Digest;

@@ -69,7 +69,7 @@ fn claim<M: Mover>(shared: &Shared<M>, bytes: u64, deadline: Instant) -> Result<
                 shared.evict(victims);
                 index = shared.index();
             }
-            Reserve::Full(Refusal::TooLarge) => return Err(ShedReason::TooLarge),
+            Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
             Reserve::Full(_) => return Err(ShedReason::Full),
             _ => {
                 let left = patience.saturating_duration_since(Instant::now());
@@ -87,13 +87,15 @@ impl<M: Mover> Saving<M> {
     fn prepare(&mut self) -> Result<Transfer, Result<Saved, Error>> {
         let Some((op, _)) = &self.op else { return Err(Err(Error::new(ErrorKind::Closed, "already ended"))) };
         let (shared, len, key) = (&self.shared, self.len, &op.key);
-        let fail = |what, e| Err(shared.io_error("save", key, what, e));
+        let fail = |what, e: io::Error| Err(shared.io_error("save", key, what, e));
         let throttled = || Err(Ok(Saved::Shed(ShedReason::Throttled)));
         let Ok(mut tail) = shared.tails.lease(2 * PAGE as usize) else { return throttled() };
         let sums = sums(shared, &op.from);
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
         let Ok(page) = footer::encode(&facts, key) else {
-            return Err(Err(Error::new(ErrorKind::Invalid, "the key is too long for a footer").with_key(*key.digest())));
+            return Err(
+                Err(Error::new(ErrorKind::Invalid, "the key is too long for a footer").with_key(*key.digest())),
+            );
         };
         let whole = (len - len % PAGE) as usize;
         let Ok(mut parts) = self.payload(&op.from, whole) else { return throttled() };
@@ -106,7 +108,7 @@ impl<M: Mover> Saving<M> {
         }
         parts.push(Part::Write { at: whole as u64, from: tail.freeze() });
         let draft = shared.home.unfinished();
-        let file = create(&draft).or_else(|e| fail("cannot create a file", e)).map_err(Err)?;
+        let file = create(&draft).map_err(|e| fail("cannot create a file", e))?;
         self.draft = Some(draft);
         // Without this, direct writes that grow a file wait for one another. Where it is not supported, they just do.
         match fallocate(&file, FallocateFlags::empty(), 0, file_len(len) as i64) {
@@ -126,7 +128,8 @@ impl<M: Mover> Saving<M> {
                 at += n;
             }
         }
-        let aligned = |p: &Part| matches!(p, Part::Write { from, .. } if from.addr() % page == 0 && from.len() % page == 0);
+        let aligned =
+            |p: &Part| matches!(p, Part::Write { from, .. } if from.addr() % page == 0 && from.len() % page == 0);
         if parts.iter().all(aligned) {
             return Ok(parts);
         }
@@ -264,9 +267,9 @@ pub fn refusal(key: &Key, from: &[View], bounce: bool) -> Option<Error> {
     }
     let kvtier_key::KeyId::Object(id) = key.id() else { return None };
     match key.namespace().chunk_bytes(id.group) {
-        Some(full) if len > full || (len < full && !key.namespace().allow_partial()) => {
-            invalid(format!("the namespace has chunks of {full} bytes, this one has {len}; fix the layout or allow partial chunks"))
-        }
+        Some(full) if len > full || (len < full && !key.namespace().allow_partial()) => invalid(format!(
+            "the namespace has chunks of {full} bytes, this one has {len}; fix the layout or allow partial chunks"
+        )),
         _ => None,
     }
 }

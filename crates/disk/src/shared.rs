@@ -139,8 +139,8 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Deletes what the index chose, and says so. What cannot be deleted stays.
-    pub fn evict(&self, victims: Vec<Entry>) {
+    /// Deletes what the index marked as leaving, and says so. What cannot be deleted stays. Answers how many are gone.
+    pub fn delete(&self, victims: Vec<Entry>) -> usize {
         let mut events = Vec::with_capacity(victims.len());
         for victim in victims {
             let Chunk { digest, len, .. } = victim.chunk;
@@ -148,20 +148,26 @@ impl<M: Mover> Shared<M> {
                 Ok(()) => true,
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => true,
                 Err(e) => {
-                    self.fault(format!("cannot evict {digest}: {e}"));
+                    self.fault(format!("cannot delete the file of {digest}: {e}"));
                     false
                 }
             };
             let mut index = self.index();
             if gone && index.evicted(&digest) {
                 events.push(Event::Gone { key: digest, len });
-                add(&self.counters.evicted, 1);
             } else if !gone {
                 index.restored(&digest);
             }
         }
         self.room_freed.notify_all();
         self.tell(&events);
+        events.len()
+    }
+
+    /// Makes room: deletes what eviction chose.
+    pub fn evict(&self, victims: Vec<Entry>) {
+        let gone = self.delete(victims);
+        add(&self.counters.evicted, gone as u64);
     }
 
     pub fn listen(&self, listener: Arc<dyn Listener>) {
@@ -184,6 +190,10 @@ impl<M: Mover> Shared<M> {
     /// An error of this tier for a failed system call or transfer.
     pub fn io_error(&self, op: &'static str, key: &Key, what: &'static str, e: std::io::Error) -> Error {
         self.fault(format!("{op}: {what}: {e}"));
-        Error::new(kind_of(&e), what).with_op(op).with_key(*key.digest()).with_tier(self.caps.name.clone()).with_source(e)
+        Error::new(kind_of(&e), what)
+            .with_op(op)
+            .with_key(*key.digest())
+            .with_tier(self.caps.name.clone())
+            .with_source(e)
     }
 }

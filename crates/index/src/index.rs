@@ -60,6 +60,18 @@ pub enum Removed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Cursor(u32);
 
+impl Cursor {
+    /// The number behind it, to carry it through an interface of another kind.
+    pub fn as_u32(self) -> u32 {
+        self.0
+    }
+
+    /// The cursor of this number.
+    pub fn from_u32(slot: u32) -> Self {
+        Cursor(slot)
+    }
+}
+
 /// Some of the chunks that are there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

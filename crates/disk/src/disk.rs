@@ -1,0 +1,247 @@
+use std::sync::{Arc, PoisonError};
+
+use kvtier_core::{
+    Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo, KeyPage, Listener,
+    Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket,
+    Tier, Timekeeper, Usage, ticket,
+};
+use kvtier_evict::PolicyKind;
+use kvtier_index::{Chunk, Index, IndexConfig};
+use kvtier_mem::{Arena, ArenaConfig};
+
+use crate::home::Home;
+use crate::mover::Mover;
+use crate::name::{self, PAGE};
+use crate::pool::Pool;
+use crate::shared::Shared;
+use crate::{DiskConfig, load, lookup, save};
+
+/// A tier in a directory, over a [`Mover`].
+#[derive(Debug)]
+pub struct Disk<M: Mover> {
+    shared: Arc<Shared<M>>,
+    pool: Arc<Pool>,
+    clock: Timekeeper,
+}
+
+impl<M: Mover> Disk<M> {
+    /// Opens the directory: registers this process there, clears what dead ones left, lists the chunks, and brings them under the cap.
+    pub fn open(config: DiskConfig, mover: M) -> Result<Self, Error> {
+        config.check()?;
+        let home = Home::open(&config.path)?;
+        let failed = |what: &'static str| move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e);
+        let memory = |bytes| {
+            Arena::new(ArenaConfig::heap(bytes))
+                .map_err(|e| Error::new(ErrorKind::Full, "no memory for the tier's own buffers").with_source(e))
+        };
+        let index = Index::new(IndexConfig::new(config.capacity_bytes), PolicyKind::Lru.build());
+        let index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
+        let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
+        let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
+        caps.align = PAGE as usize;
+        caps.bounce = config.bounce_bytes > 0;
+        let clock = Timekeeper::start(&config.name).map_err(failed("cannot start a thread"))?;
+        let pool = Arc::new(Pool::start(&config.name, config.threads).map_err(failed("cannot start a thread"))?);
+        // Twice: an op past its deadline may still hold its pair while another takes its place at the gate.
+        let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
+        let bounce = memory(config.bounce_bytes)?;
+        let shared = Arc::new(Shared::new(config, caps, home, mover, (index, gate, tails, bounce)));
+        recover(&shared).map_err(|e| shared.list_error(e))?;
+        Ok(Disk { shared, pool, clock })
+    }
+
+    /// What moves the bytes.
+    pub fn mover(&self) -> &M {
+        &self.shared.mover
+    }
+
+    /// Lets an op in, or answers it at once.
+    fn admit<O: Op, T: Send + 'static>(
+        &self,
+        op: O,
+        slot: Slot<O, T>,
+        refusal: Option<Error>,
+        throttled: T,
+    ) -> Option<(O, Slot<O, T>)> {
+        if let Some(error) = refusal {
+            slot.finish(op, Err(error.with_tier(self.shared.caps.name.clone())));
+            return None;
+        }
+        match self.shared.gate.enter(op.bytes()) {
+            Ok(pass) => {
+                slot.carry(pass);
+                return Some((op, slot));
+            }
+            Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled)),
+            Err(kind) => {
+                slot.finish(op, Err(Error::new(kind, "the tier is closed").with_tier(self.shared.caps.name.clone())))
+            }
+        }
+        None
+    }
+}
+
+/// Takes what the directory lists into the index, and deletes what is over the cap.
+fn recover<M: Mover>(shared: &Shared<M>) -> std::io::Result<()> {
+    let mut index = shared.index();
+    shared.home.list(|digest, len| {
+        let _ = index.insert(Chunk::new(digest, len, name::file_len(len)));
+    })?;
+    loop {
+        let victims = index.victims(shared.now_ms(), 0);
+        if victims.is_empty() {
+            return Ok(());
+        }
+        drop(index);
+        if shared.delete(victims) == 0 {
+            return Ok(());
+        }
+        index = shared.index();
+    }
+}
+
+impl<M: Mover> Shared<M> {
+    fn list_error(&self, e: std::io::Error) -> Error {
+        let what = format!("cannot list {}; check its permissions", self.home.root().display());
+        Error::new(crate::kind_of(&e), what).with_source(e)
+    }
+}
+
+fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
+    ops.iter().map(|op| op.key().clone()).collect()
+}
+
+impl<M: Mover> Tier for Disk<M> {
+    fn caps(&self) -> &Caps {
+        &self.shared.caps
+    }
+
+    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+        if self.shared.gate.is_closed() {
+            return Ticket::now(Err(Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")));
+        }
+        if let Some(answer) = lookup::lookup(&self.shared, &keys, (mode, hold), false) {
+            return Ticket::now(answer);
+        }
+        let (answer, ticket) = ticket();
+        let Ok(pass) = self.shared.gate.enter(0) else {
+            answer.complete(Err(Error::new(ErrorKind::Throttled, "too much in flight").with_op("lookup")));
+            return ticket;
+        };
+        let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline);
+        self.pool.push(move || {
+            let over = std::time::Instant::now() >= deadline;
+            let late = || Some(Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("lookup")));
+            let found = if over { late() } else { lookup::lookup(&shared, &keys, (mode, hold), true) };
+            drop(pass);
+            if let Some(found) = found {
+                answer.complete(found);
+            }
+        });
+        ticket
+    }
+
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        self.clock.at(ctx.deadline, &batch.expiry());
+        for (op, slot) in ops.into_iter().zip(slots) {
+            let refusal = load::refusal(&op, self.shared.caps.bounce);
+            if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
+                let (shared, pool) = (Arc::clone(&self.shared), Arc::clone(&self.pool));
+                self.pool.push(move || load::begin(&shared, &pool, op, slot));
+            }
+        }
+        ticket
+    }
+
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        self.clock.at(ctx.deadline, &batch.expiry());
+        for (op, slot) in ops.into_iter().zip(slots) {
+            let refusal = save::refusal(&op.key, &op.from, self.shared.caps.bounce);
+            if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
+                let (shared, pool) = (Arc::clone(&self.shared), Arc::clone(&self.pool));
+                self.pool.push(move || save::begin(&shared, &pool, op, slot));
+            }
+        }
+        ticket
+    }
+
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        let (answer, ticket) = ticket();
+        match self.shared.gate.enter(0) {
+            Ok(pass) => {
+                let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline);
+                self.pool.push(move || {
+                    lookup::remove(&shared, &keys, deadline, answer);
+                    drop(pass);
+                });
+            }
+            Err(kind) => answer.complete(Err(Error::new(kind, "the tier takes no more work now").with_op("remove"))),
+        }
+        ticket
+    }
+
+    fn release(&self, hold: HoldId) {
+        self.shared.index().release(kvtier_index::HoldId::from_u64(hold.0));
+    }
+
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        let ticket = self.shared.gate.ready(ctx.deadline);
+        self.clock.at(ctx.deadline, &self.shared.gate.expiry());
+        ticket
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        self.shared.gate.close()
+    }
+}
+
+impl<M: Mover> Observe for Disk<M> {
+    fn usage(&self) -> Usage {
+        let names = self.shared.tenant_names();
+        let index = self.shared.index();
+        let all = index.usage();
+        let mut usage = Usage::default();
+        usage.used_bytes = Some(all.used);
+        usage.capacity_bytes = Some(all.capacity);
+        usage.chunks = all.entries as u64;
+        let name = |id: usize| names.get(id).cloned().unwrap_or_default();
+        usage.tenants = index
+            .tenants()
+            .map(|(id, u)| TenantUsage { tenant: name(id.0 as usize), used_bytes: u.bytes, chunks: u.entries as u64 })
+            .collect();
+        usage
+    }
+
+    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
+        let page = self.shared.index().keys_page(kvtier_index::Cursor::from_u32(from.0 as u32), max);
+        KeyPage {
+            keys: page.chunks.iter().map(|c| KeyInfo { key: c.digest, len: c.len }).collect(),
+            next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),
+        }
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) {
+        self.shared.listen(listener);
+    }
+
+    fn status(&self) -> Status {
+        let fault = self.shared.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut reasons = vec![self.shared.mover.describe()];
+        reasons.extend(fault.map(|f| format!("last fault: {f}")));
+        let mut counters = self.shared.counters.all();
+        let gate = self.shared.gate.stats();
+        counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
+        Status::new(!self.shared.gate.is_closed(), reasons, counters)
+    }
+}
+
+impl<M: Mover> Drop for Disk<M> {
+    /// Ends what is under way: memory goes home, unfinished files go, waiters hear `Closed` or how it ended.
+    fn drop(&mut self) {
+        drop(self.shared.gate.close());
+        self.shared.mover.close();
+        self.pool.close();
+    }
+}
