@@ -45,7 +45,7 @@ impl<M: Mover> Disk<M> {
         // Twice: an op past its deadline may still hold its pair while another takes its place at the gate.
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;
-        let shared = Arc::new(Shared::new(config, caps, home, mover, (index, gate, tails, bounce)));
+        let shared = Arc::new(Shared::new(caps, home, mover, (index, gate, tails, bounce)));
         recover(&shared).map_err(|e| shared.list_error(e))?;
         Ok(Disk { shared, pool, clock })
     }

@@ -194,7 +194,7 @@ pub fn refusal(op: &Load, bounce: bool) -> Option<Error> {
     if let Some(lease) = op.into.iter().find(|l| !l.place().is_host()) {
         return invalid(format!("memory at {:?} cannot be written by the CPU; use a tier that can", lease.place()));
     }
-    if !bounce && op.into.iter().any(|l| l.addr() as u64 % PAGE != 0) {
+    if !bounce && op.into.iter().any(|l| !(l.addr() as u64).is_multiple_of(PAGE)) {
         return invalid("memory not aligned to 4096 bytes; align it or allow bounce memory".into());
     }
     None

@@ -262,7 +262,7 @@ pub fn refusal(key: &Key, from: &[View], bounce: bool) -> Option<Error> {
     if let Some(view) = from.iter().find(|v| v.as_host().is_none()) {
         return invalid(format!("memory at {:?} cannot be read by the CPU; use a tier that can", view.place()));
     }
-    if !bounce && from.iter().any(|v| v.addr() as u64 % PAGE != 0) {
+    if !bounce && from.iter().any(|v| !(v.addr() as u64).is_multiple_of(PAGE)) {
         return invalid("memory not aligned to 4096 bytes; align it or allow bounce memory".into());
     }
     let kvtier_key::KeyId::Object(id) = key.id() else { return None };

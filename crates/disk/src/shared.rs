@@ -8,10 +8,10 @@ use kvtier_index::{Chunk, Entry, Index, TenantId};
 use kvtier_key::Digest;
 use kvtier_mem::Arena;
 
+use crate::Mover;
 use crate::counters::{Counters, add};
 use crate::home::{Home, kind_of};
 use crate::name;
-use crate::{DiskConfig, Mover};
 
 /// How many different chunk lengths are tried for a key that another process may have written.
 const LENGTHS_MAX: usize = 8;
@@ -19,7 +19,6 @@ const LENGTHS_MAX: usize = 8;
 /// What the jobs of a directory tier work on.
 #[derive(Debug)]
 pub struct Shared<M> {
-    pub config: DiskConfig,
     pub caps: Caps,
     pub home: Home,
     pub mover: M,
@@ -40,10 +39,9 @@ pub struct Shared<M> {
 }
 
 impl<M: Mover> Shared<M> {
-    pub fn new(config: DiskConfig, caps: Caps, home: Home, mover: M, parts: (Index, Gate, Arena, Arena)) -> Self {
+    pub fn new(caps: Caps, home: Home, mover: M, parts: (Index, Gate, Arena, Arena)) -> Self {
         let (index, gate, tails, bounce) = parts;
         Shared {
-            config,
             caps,
             home,
             mover,

@@ -1,0 +1,52 @@
+use std::io;
+
+use kvtier_disk::{Finish, Moved, Mover, Part, Refused, Transfer};
+use kvtier_uring::{Engine, Error, ErrorKind, Finished, Job, RefusedWhy};
+
+/// The engine as the directory tier sees it.
+#[derive(Debug)]
+pub struct EngineMover(pub Engine);
+
+impl Mover for EngineMover {
+    fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
+        let finish = move |Finished { job, result, .. }: Finished| {
+            done(Moved { transfer: transfer_of(job), result: result.map_err(io_error) });
+        };
+        self.0.submit(job_of(transfer), finish).map_err(|refused| Refused {
+            closed: matches!(refused.why, RefusedWhy::Closed),
+            transfer: transfer_of(refused.job),
+        })
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn describe(&self) -> String {
+        format!("engine {:?}: {}", self.0.kind(), self.0.reason())
+    }
+}
+
+fn job_of(transfer: Transfer) -> Job {
+    let part = |part| match part {
+        Part::Read { at, into, len } => kvtier_uring::Part::Read { at, into, len },
+        Part::Write { at, from } => kvtier_uring::Part::Write { at, from },
+    };
+    Job { file: transfer.file, parts: transfer.parts.into_iter().map(part).collect(), watch: transfer.watch }
+}
+
+fn transfer_of(job: Job) -> Transfer {
+    let part = |part| match part {
+        kvtier_uring::Part::Read { at, into, len } => Part::Read { at, into, len },
+        kvtier_uring::Part::Write { at, from } => Part::Write { at, from },
+    };
+    Transfer { file: job.file, parts: job.parts.into_iter().map(part).collect(), watch: job.watch }
+}
+
+fn io_error(e: Error) -> io::Error {
+    match (e.kind(), e.raw_os_error()) {
+        (ErrorKind::ShortRead { .. }, _) => io::Error::new(io::ErrorKind::UnexpectedEof, e),
+        (_, Some(code)) => io::Error::from_raw_os_error(code),
+        _ => io::Error::other(e),
+    }
+}
