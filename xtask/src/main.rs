@@ -1,3 +1,70 @@
 //! The project's own build steps: `cargo xtask <step>`.
+//!
+//! `ci` is the whole of what a change must pass, `nightly` is what takes longer than a change can wait. The other
+//! steps are parts of those two that are useful alone.
 
-fn main() {}
+#![forbid(unsafe_code)]
+// A command-line tool speaks through standard output; the libraries of this workspace may not.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod arch;
+mod args;
+mod bench;
+mod ci;
+mod features;
+mod fuzz;
+mod nightly;
+mod sh;
+mod shuttle;
+mod testing;
+mod tidy;
+mod tree;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::args::Args;
+
+const USAGE: &str = "\
+Usage: cargo xtask <step> [options]
+
+  ci [--only STEP] [--list]          everything a change must pass, fast checks first
+  nightly [--only NAME] [--list]     the long checks, each named in docs/TESTING.md
+  tidy                               sizes, SAFETY notes, links, forbidden words
+  arch                               which crate may use which
+  features [--depth 2]               the feature combinations that matter
+  bench [--smoke]                    all benchmarks; --smoke runs each once, unoptimised
+  fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
+";
+
+fn main() -> ExitCode {
+    match run(&mut Args::from_env()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &mut Args) -> Result<()> {
+    std::env::set_current_dir(sh::root())?;
+    match args.word().as_deref() {
+        Some("ci") => ci::run(args),
+        Some("nightly") => nightly::run(args),
+        Some("tidy") => args.end().and_then(|()| tidy::run()),
+        Some("arch") => args.end().and_then(|()| arch::run()),
+        Some("features") => features::run(args),
+        Some("bench") => bench::run(args),
+        Some("fuzz") => fuzz::run(args),
+        Some("help" | "-h" | "--help") => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        Some(other) => bail!("no step is called '{other}'\n\n{USAGE}"),
+        None => bail!("which step?\n\n{USAGE}"),
+    }
+}

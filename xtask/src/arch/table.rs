@@ -1,0 +1,50 @@
+//! The house plan: which room may use which, and which outside library lives in which room.
+//!
+//! `docs/ARCHITECTURE.md` explains it; a new row here is a decision about the design, not a detail of a change.
+
+/// Room → the rooms it may use, always or by feature.
+pub const ARROWS: &[(&str, &[&str])] = &[
+    ("key", &[]),
+    ("mem", &[]),
+    ("evict", &[]),
+    ("codec", &["key"]),
+    ("core", &["key", "mem"]),
+    ("index", &["key", "evict"]),
+    ("uring", &["mem"]),
+    ("disk", &["core", "key", "mem", "index", "evict"]),
+    ("file", &["core", "disk", "mem", "uring"]),
+    ("gds", &["core", "disk", "mem", "uring"]),
+    ("s3", &["mem", "core", "key", "index", "evict"]),
+    ("kvtier", &["key", "codec", "mem", "core", "evict", "index", "uring", "disk", "file", "gds", "s3"]),
+    ("cli", &["kvtier"]),
+    ("py", &["kvtier"]),
+    ("benches", &["kvtier"]),
+    ("testkit", &["core", "key", "mem"]),
+    ("xtask", &[]),
+];
+
+/// Arrows that exist only behind a feature of the room they start from.
+pub const BY_FEATURE_ONLY: &[(&str, &str)] = &[("s3", "core"), ("s3", "key"), ("s3", "index"), ("s3", "evict")];
+
+/// Rooms whose tests may not use testkit, because they lie below what it is made of.
+pub const TESTED_WITHOUT_TESTKIT: &[&str] = &["index", "evict"];
+
+/// Outside libraries → the only rooms that may use them outside tests.
+pub const LIBRARIES: &[(&[&str], &[&str])] = &[
+    (&["tokio", "tokio-util"], &["s3", "cli", "testkit"]),
+    (&["cudarc", "libloading"], &["mem", "gds"]),
+    (&["io-uring"], &["uring"]),
+    (&["hyper", "hyper-util", "rustls", "tokio-rustls", "hyper-rustls", "aws-sigv4", "aws-config"], &["s3"]),
+    (&["httparse", "quick-xml"], &["s3", "testkit"]),
+    (&["pyo3"], &["py"]),
+    (&["clap", "indicatif"], &["cli"]),
+    (&["serde-saphyr", "serde_yaml", "serde_yaml_ng", "serde_norway", "saphyr"], &["kvtier"]),
+    (&["proptest"], &["testkit"]),
+    (&["criterion"], &["benches"]),
+];
+
+/// Libraries that must not come in through another library either.
+pub const NOT_EVEN_INDIRECTLY: &[&str] = &["tokio", "cudarc", "io-uring", "pyo3"];
+
+/// Rooms that may read environment variables.
+pub const ENVIRONMENT: &[&str] = &["kvtier", "cli", "testkit", "xtask", "benches"];

@@ -1,0 +1,34 @@
+//! `cargo xtask bench`: all criterion benchmarks of the workspace.
+
+use anyhow::{Result, bail};
+
+use crate::args::Args;
+use crate::sh::Cmd;
+use crate::workspace;
+
+/// The longest that one benchmark program may take.
+const LIMIT_S: u64 = 60 * 60;
+
+/// `--smoke` runs each benchmark once, without optimising: it proves that they work, not how fast anything is.
+pub fn run(args: &mut Args) -> Result<()> {
+    let smoke = args.flag("--smoke");
+    args.end()?;
+    let mut count = 0;
+    for package in &workspace::read()? {
+        for bench in package.targets_of("bench") {
+            let cmd = Cmd::new("cargo bench --locked -p").arg(&package.name).args(["--bench", &bench.name]);
+            let features = bench.required_features.join(",");
+            let cmd = if features.is_empty() { cmd } else { cmd.args(["--features", &features]) };
+            let cmd = if smoke { cmd.args(["--profile", "dev", "--", "--test"]) } else { cmd };
+            cmd.limit_s(LIMIT_S).run()?;
+            count += 1;
+        }
+    }
+    match count {
+        0 => bail!("the workspace has no benchmarks"),
+        count => {
+            println!("{count} benchmark programs ran");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The steps of `cargo xtask ci`. All but shuttle and fuzz share one target folder and the same RUSTFLAGS, so that
+//! nothing is compiled twice without need.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use super::{Outcome, Run};
+use crate::sh::Cmd;
+use crate::testing::Count;
+use crate::{arch, features, fuzz, shuttle, testing, tidy};
+
+/// The seeds that each fault schedule runs for every change.
+const FAULT_SEEDS: &str = "1000";
+
+/// The longest that one example may take.
+const EXAMPLE_LIMIT_S: u64 = 120;
+
+pub fn fmt(_: &mut Run) -> Result<Outcome> {
+    Cmd::new("cargo fmt --all --check").run()?;
+    Ok(Outcome::Passed)
+}
+
+pub fn tidy(_: &mut Run) -> Result<Outcome> {
+    tidy::run()?;
+    Ok(Outcome::Passed)
+}
+
+pub fn arch(_: &mut Run) -> Result<Outcome> {
+    arch::run()?;
+    Ok(Outcome::Passed)
+}
+
+/// Licences, duplicates and sources. Advisories need a database that only a network can bring: they are checked
+/// where one lies already.
+pub fn deny(_: &mut Run) -> Result<Outcome> {
+    if !Cmd::new("cargo deny --version").works() {
+        bail!("cargo-deny is missing: cargo install --locked cargo-deny@0.20.2");
+    }
+    Cmd::new("cargo fetch --locked").run()?;
+    Cmd::new("cargo deny --offline check bans licenses sources").run()?;
+    if !has_advisories() {
+        return Ok(Outcome::Noted("advisories: skipped, no local database".into()));
+    }
+    Cmd::new("cargo deny --offline check advisories").run()?;
+    Ok(Outcome::Noted("with advisories".into()))
+}
+
+fn has_advisories() -> bool {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let databases = home.and_then(|home| std::fs::read_dir(home.join("advisory-dbs")).ok());
+    databases.is_some_and(|mut databases| databases.next().is_some())
+}
+
+/// Each crate alone, so that no neighbour's features hide what it lacks.
+pub fn clippy_each(run: &mut Run) -> Result<Outcome> {
+    for package in &run.packages {
+        Cmd::new("cargo clippy --locked -p").arg(&package.name).args(["--", "-D", "warnings"]).run()?;
+    }
+    Ok(Outcome::Passed)
+}
+
+pub fn clippy_all(_: &mut Run) -> Result<Outcome> {
+    Cmd::new("cargo clippy --locked --workspace --all-targets -- -D warnings").run()?;
+    Ok(Outcome::Passed)
+}
+
+/// Clippy and tests can pass where a plain build of one crate fails: a dependency's missing feature shows only here.
+pub fn build_each(run: &mut Run) -> Result<Outcome> {
+    for package in &run.packages {
+        Cmd::new("cargo build --locked -p").arg(&package.name).run()?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Unit tests, integration tests and doctests.
+pub fn test(run: &mut Run) -> Result<Outcome> {
+    let count = testing::run(&Cmd::new("cargo test --locked --workspace --no-fail-fast"))?;
+    if count.passed == 0 {
+        bail!("no test ran");
+    }
+    Ok(tested(run, count))
+}
+
+pub fn doc(_: &mut Run) -> Result<Outcome> {
+    Cmd::new("cargo doc --locked --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings").run()?;
+    Ok(Outcome::Passed)
+}
+
+pub fn features(run: &mut Run) -> Result<Outcome> {
+    match features::check(&run.packages, 1)? {
+        0 => Ok(Outcome::Skipped("no crate has features".into())),
+        count => Ok(Outcome::Noted(format!("{count} combinations"))),
+    }
+}
+
+pub fn examples(run: &mut Run) -> Result<Outcome> {
+    let mut count = 0;
+    for package in &run.packages {
+        for example in package.targets_of("example") {
+            let cmd = Cmd::new("cargo run --locked -p").arg(&package.name).args(["--example", &example.name]);
+            let features = example.required_features.join(",");
+            let cmd = if features.is_empty() { cmd } else { cmd.args(["--features", &features]) };
+            cmd.limit_s(EXAMPLE_LIMIT_S).run()?;
+            count += 1;
+        }
+    }
+    match count {
+        0 => Ok(Outcome::Skipped("none yet".into())),
+        count => Ok(Outcome::Noted(format!("{count} ran"))),
+    }
+}
+
+/// The tests whose name contains `fault_seeds`, over many more seeds than in a plain `cargo test`.
+pub fn fault_seeds(run: &mut Run) -> Result<Outcome> {
+    let cmd = Cmd::new("cargo test --locked --workspace --lib --bins --tests fault_seeds");
+    let count = testing::run(&cmd.env("KVTIER_SEEDS", FAULT_SEEDS))?;
+    Ok(if count.passed == 0 { Outcome::Skipped("none yet".into()) } else { tested(run, count) })
+}
+
+pub fn shuttle(run: &mut Run) -> Result<Outcome> {
+    let count = shuttle::run(&run.packages, None)?;
+    Ok(if count.passed == 0 { Outcome::Skipped("none yet".into()) } else { tested(run, count) })
+}
+
+pub fn fuzz(_: &mut Run) -> Result<Outcome> {
+    match fuzz::targets()? {
+        Err(why) => Ok(Outcome::Skipped(why)),
+        Ok(targets) => {
+            fuzz::smoke(&targets)?;
+            Ok(Outcome::Noted(format!("{} targets", targets.len())))
+        }
+    }
+}
+
+fn tested(run: &mut Run, count: Count) -> Outcome {
+    run.tests += count;
+    Outcome::Noted(format!("{} tests", count.passed))
+}

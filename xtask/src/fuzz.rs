@@ -1,0 +1,80 @@
+//! `cargo xtask fuzz`: the targets of `fuzz/`, which is a workspace of its own.
+//!
+//! Inputs worth keeping lie in `fuzz/seeds/TARGET`; what a run finds goes to `fuzz/corpus/TARGET`, which is not tracked.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::args::Args;
+use crate::sh::Cmd;
+
+const SMOKE_S: u64 = 5;
+
+/// What building all targets may take.
+const BUILD_LIMIT_S: u64 = 15 * 60;
+
+pub fn run(args: &mut Args) -> Result<()> {
+    let smoke_all = args.flag("--smoke");
+    let seconds = args.number("--seconds")?.unwrap_or(60);
+    let wanted = args.word();
+    args.end()?;
+    let targets = targets()?.map_err(|why| anyhow::anyhow!("cannot fuzz: {why}"))?;
+    match wanted {
+        None if smoke_all => smoke(&targets),
+        None => bail!("--smoke, or one of: {}", targets.join(", ")),
+        Some(target) if targets.contains(&target) => fuzz(&target, seconds),
+        Some(target) => bail!("no target '{target}'; there are: {}", targets.join(", ")),
+    }
+}
+
+/// The names of all targets, or why this machine cannot fuzz.
+pub fn targets() -> Result<Result<Vec<String>, String>> {
+    if !Path::new("fuzz/Cargo.toml").exists() {
+        return Ok(Err("no targets yet".into()));
+    }
+    if !Cmd::new("cargo +nightly --version").works() {
+        return Ok(Err("no nightly toolchain (rustup toolchain install nightly)".into()));
+    }
+    if !Cmd::new("cargo +nightly fuzz --version").works() {
+        return Ok(Err("no cargo-fuzz (cargo install --locked cargo-fuzz@0.13.2)".into()));
+    }
+    let json = Cmd::new("cargo metadata --no-deps --format-version 1 --manifest-path fuzz/Cargo.toml").read()?;
+    Ok(Ok(names(&serde_json::from_str(&json)?)))
+}
+
+/// Every target for a few seconds.
+pub fn smoke(targets: &[String]) -> Result<()> {
+    Cmd::new("cargo +nightly fuzz build").limit_s(BUILD_LIMIT_S).run()?;
+    targets.iter().try_for_each(|target| fuzz(target, SMOKE_S))
+}
+
+/// One target for `seconds`.
+pub fn fuzz(target: &str, seconds: u64) -> Result<()> {
+    let (corpus, seeds) = (format!("fuzz/corpus/{target}"), format!("fuzz/seeds/{target}"));
+    std::fs::create_dir_all(&corpus).with_context(|| format!("cannot create {corpus}"))?;
+    let cmd = Cmd::new("cargo +nightly fuzz run").args([target, &corpus]);
+    let cmd = if Path::new(&seeds).exists() { cmd.arg(seeds) } else { cmd };
+    let cmd = cmd.args(["--", &format!("-max_total_time={seconds}"), "-timeout=10", "-print_final_stats=1"]);
+    cmd.limit_s(BUILD_LIMIT_S + seconds).run()
+}
+
+fn names(metadata: &Value) -> Vec<String> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|package| package["targets"].as_array().into_iter().flatten());
+    let programs = targets.filter(|target| target["kind"][0] == "bin");
+    programs.filter_map(|target| target["name"].as_str()).map(String::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_the_targets() {
+        let target = |name, kind| serde_json::json!({"name": name, "kind": [kind]});
+        let targets = [target("kvtier_fuzz", "lib"), target("key_text", "bin"), target("facts", "bin")];
+        assert_eq!(names(&serde_json::json!({"packages": [{"targets": targets}]})), ["key_text", "facts"]);
+    }
+}

@@ -1,0 +1,88 @@
+//! The items of the nightly list, but for AddressSanitizer, which has a file of its own.
+
+use anyhow::Result;
+
+use crate::args::Args;
+use crate::ci::Outcome;
+use crate::sh::Cmd;
+use crate::testing::{self, Count};
+use crate::workspace::Package;
+use crate::{bench, fuzz as fuzzing, shuttle as interleavings};
+
+/// What one night may spend on one item.
+const LIMIT_S: u64 = 4 * 60 * 60;
+
+/// Crates whose code runs without a kernel below it, so that Miri can interpret their tests.
+const FOR_MIRI: &[&str] = &["key", "codec", "evict", "index"];
+
+const FUZZ_S: u64 = 600;
+
+pub fn long_tests(_: &[Package]) -> Result<Outcome> {
+    let cmd = Cmd::new("cargo test --locked --workspace --release --no-fail-fast").env("KVTIER_NIGHTLY", "1");
+    testing::run(&cmd.limit_s(LIMIT_S)).map(tested)
+}
+
+pub fn fault_seeds(_: &[Package]) -> Result<Outcome> {
+    let cmd = Cmd::new("cargo test --locked --workspace --release --lib --bins --tests fault_seeds");
+    testing::run(&cmd.env("KVTIER_SEEDS", "10000").limit_s(LIMIT_S)).map(tested)
+}
+
+pub fn shuttle(packages: &[Package]) -> Result<Outcome> {
+    interleavings::run(packages, Some(LIMIT_S)).map(tested)
+}
+
+/// The heap arena's unit tests: memcheck does not know memory that the kernel or a peer writes.
+pub fn valgrind(packages: &[Package]) -> Result<Outcome> {
+    if !packages.iter().any(|package| package.room() == "mem") {
+        return Ok(Outcome::Skipped("kvtier-mem is not there".into()));
+    }
+    if !Cmd::new("valgrind --version").works() {
+        return Ok(Outcome::Skipped("valgrind is not installed (Debian package valgrind)".into()));
+    }
+    let runner = "valgrind --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --quiet";
+    let cmd = Cmd::new("cargo test --locked -p kvtier-mem --lib heap");
+    let cmd = cmd.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", runner);
+    testing::run(&cmd.limit_s(LIMIT_S)).map(tested)
+}
+
+pub fn miri(packages: &[Package]) -> Result<Outcome> {
+    if !Cmd::new("cargo +nightly miri --version").works() {
+        return Ok(Outcome::Skipped("no Miri on this machine (rustup +nightly component add miri rust-src)".into()));
+    }
+    let mut count = Count::default();
+    for package in packages.iter().filter(|package| FOR_MIRI.contains(&package.room())) {
+        let cmd = Cmd::new("cargo +nightly miri test --target-dir target/miri --lib -p").arg(&package.name);
+        count += testing::run(&cmd.env("MIRIFLAGS", "-Zmiri-disable-isolation").limit_s(LIMIT_S))?;
+    }
+    Ok(tested(count))
+}
+
+pub fn fuzz(_: &[Package]) -> Result<Outcome> {
+    match fuzzing::targets()? {
+        Err(why) => Ok(Outcome::Skipped(why)),
+        Ok(targets) => {
+            targets.iter().try_for_each(|target| fuzzing::fuzz(target, FUZZ_S))?;
+            Ok(Outcome::Noted(format!("{} targets, {FUZZ_S} s each", targets.len())))
+        }
+    }
+}
+
+pub fn features(packages: &[Package]) -> Result<Outcome> {
+    let count = crate::features::check(packages, 2)?;
+    Ok(Outcome::Noted(format!("{count} combinations")))
+}
+
+pub fn bench_smoke(packages: &[Package]) -> Result<Outcome> {
+    if packages.iter().all(|package| package.targets_of("bench").next().is_none()) {
+        return Ok(Outcome::Skipped("no benchmarks yet".into()));
+    }
+    bench::run(&mut Args::of(&["--smoke"]))?;
+    Ok(Outcome::Passed)
+}
+
+pub fn tested(count: Count) -> Outcome {
+    match count.passed {
+        0 => Outcome::Skipped("no such tests yet".into()),
+        passed => Outcome::Noted(format!("{passed} tests")),
+    }
+}

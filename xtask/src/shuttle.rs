@@ -1,0 +1,57 @@
+//! Tests under shuttle, which explores the interleavings of threads.
+//!
+//! Such tests exist only under `--cfg shuttle`: unit tests with `shuttle` in their path, and `tests/shuttle*.rs`.
+//! They are built apart from everything else, because the flag changes every crate.
+
+use anyhow::Result;
+
+use crate::sh::Cmd;
+use crate::testing::{self, Count};
+use crate::tree::Tree;
+use crate::workspace::Package;
+
+/// Runs all tests under shuttle of all crates that have any. A night's run has a limit of its own, in seconds, and
+/// tells the tests to explore more.
+pub fn run(packages: &[Package], night_limit_s: Option<u64>) -> Result<Count> {
+    let tree = Tree::read()?;
+    let mut count = Count::default();
+    for package in packages.iter().filter(|package| package.name != "xtask") {
+        if has_unit_tests(package, &tree) {
+            count += testing::run(&cmd(package, night_limit_s).args(["--lib", "shuttle"]))?;
+        }
+        for target in package.targets_of("test").filter(|target| target.name.starts_with("shuttle")) {
+            count += testing::run(&cmd(package, night_limit_s).args(["--test", &target.name]))?;
+        }
+    }
+    Ok(count)
+}
+
+fn cmd(package: &Package, night_limit_s: Option<u64>) -> Cmd {
+    let cmd = Cmd::new("cargo test --locked --target-dir target/shuttle -p");
+    let cmd = cmd.arg(&package.name).rustflags("--cfg shuttle");
+    match night_limit_s {
+        Some(limit_s) => cmd.env("KVTIER_NIGHTLY", "1").limit_s(limit_s),
+        None => cmd,
+    }
+}
+
+fn has_unit_tests(package: &Package, tree: &Tree) -> bool {
+    let src = format!("{}/src/", package.dir);
+    let conditions = ["#[cfg(all(test, shuttle))]", "#[cfg(all(shuttle, test))]", "#![cfg(all(test, shuttle))]"];
+    let mut texts = tree.texts(&[".rs"]).filter(|(path, _)| path.starts_with(&src));
+    texts.any(|(_, text)| conditions.iter().any(|condition| text.contains(condition)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crates_with_unit_tests_under_shuttle_are_found() {
+        let package = Package { dir: "crates/core".into(), ..Package::default() };
+        let has = |path, text| has_unit_tests(&package, &Tree::of(&[(path, text)]));
+        assert!(has("crates/core/src/queue.rs", "#[cfg(all(test, shuttle))]\nmod shuttle_tests {}"));
+        assert!(!has("crates/core/src/sync.rs", "#[cfg(shuttle)]\nuse shuttle::sync;"));
+        assert!(!has("crates/core2/src/queue.rs", "#[cfg(all(test, shuttle))]\nmod shuttle_tests {}"));
+    }
+}
