@@ -1,9 +1,25 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a key cannot be.
+use crate::small::SmallBytes;
+use crate::{CacheEngineKey, LayerCacheEngineKey};
+
+/// The longest model name in bytes.
+pub const MODEL_BYTES_MAX: usize = 512;
+/// The longest cache salt in characters, as LMCache has it.
+pub const SALT_CHARS_MAX: usize = 128;
+/// The longest chunk hash in bytes.
+pub const HASH_BYTES_MAX: usize = 512;
+
+/// Why a key, or a name of one, cannot be: one line that says what and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidKey(pub(crate) String);
+
+impl InvalidKey {
+    pub(crate) fn new(why: impl Into<String>) -> Self {
+        InvalidKey(why.into())
+    }
+}
 
 impl fmt::Display for InvalidKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -13,31 +29,44 @@ impl fmt::Display for InvalidKey {
 
 impl std::error::Error for InvalidKey {}
 
-/// The hash that names a chunk and, through its chain, all tokens before it. Usually 32 bytes.
+/// The hash that names a chunk and, through its chain, all tokens before it. Usually 32 bytes; these are kept inline.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ChunkHash(Arc<[u8]>);
+pub struct ChunkHash(SmallBytes);
 
 impl ChunkHash {
     /// A chunk hash of these bytes.
     pub fn new(bytes: &[u8]) -> Self {
-        ChunkHash(bytes.into())
+        ChunkHash(SmallBytes::new(bytes))
     }
 
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        self.0.as_bytes()
     }
 }
 
 impl fmt::Debug for ChunkHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+        self.as_bytes().iter().try_for_each(|b| write!(f, "{b:02x}"))
     }
 }
 
 /// The packed rank of LMCache's `ObjectKey`: world size, global rank, local world size, local rank.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct KvRank(pub i64);
+
+impl KvRank {
+    /// Packs the four as LMCache does: 8 bits each and nothing masked, so values above 255 run into their neighbours.
+    pub fn pack(world: i32, rank: i32, local_world: i32, local_rank: i32) -> Self {
+        let [world, rank, local_world, local_rank] = [world, rank, local_world, local_rank].map(i64::from);
+        KvRank(world << 24 | rank << 16 | local_world << 8 | local_rank)
+    }
+
+    /// The world size as LMCache reads it back: 8 bits.
+    pub fn world_size(self) -> u8 {
+        (self.0 >> 24) as u8
+    }
+}
 
 /// The key of LMCache's multi-process mode.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -54,10 +83,77 @@ pub struct ObjectKey {
     pub salt: Arc<str>,
 }
 
+impl ObjectKey {
+    /// A key whose parts LMCache's rules and our limits allow: no `@` in the model and at most [`MODEL_BYTES_MAX`]; no
+    /// `@`, `/`, `\` or NUL in the salt and at most [`SALT_CHARS_MAX`]; a hash of at most [`HASH_BYTES_MAX`].
+    pub fn new(
+        model: impl Into<Arc<str>>,
+        rank: KvRank,
+        group: u32,
+        hash: ChunkHash,
+        salt: impl Into<Arc<str>>,
+    ) -> Result<Self, InvalidKey> {
+        let key = ObjectKey { model: model.into(), rank, group, hash, salt: salt.into() };
+        key.validate()?;
+        Ok(key)
+    }
+
+    /// Checks the rules of [`ObjectKey::new`] on a key that was put together by hand.
+    pub fn validate(&self) -> Result<(), InvalidKey> {
+        check_model(&self.model)?;
+        if self.model.contains('@') {
+            return Err(InvalidKey::new(format!("model name {:?} contains '@', which separates fields", self.model)));
+        }
+        if self.salt.contains(['@', '/', '\\', '\0']) {
+            return Err(InvalidKey::new("cache salt contains one of '@', '/', '\\' and NUL"));
+        }
+        if self.salt.chars().count() > SALT_CHARS_MAX {
+            return Err(InvalidKey::new(format!("cache salt is longer than {SALT_CHARS_MAX} characters")));
+        }
+        check_hash(self.hash.as_bytes())
+    }
+}
+
+pub(crate) fn check_model(model: &str) -> Result<(), InvalidKey> {
+    if model.len() <= MODEL_BYTES_MAX {
+        return Ok(());
+    }
+    Err(InvalidKey::new(format!("model name of {} bytes is longer than {MODEL_BYTES_MAX}", model.len())))
+}
+
+pub(crate) fn check_hash(hash: &[u8]) -> Result<(), InvalidKey> {
+    if hash.len() <= HASH_BYTES_MAX {
+        return Ok(());
+    }
+    Err(InvalidKey::new(format!("chunk hash of {} bytes is longer than {HASH_BYTES_MAX}", hash.len())))
+}
+
 /// What a key names, in the form its origin speaks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum KeyId {
     /// LMCache's multi-process mode, and our own.
     Object(ObjectKey),
+    /// LMCache's in-process mode: all layers of a chunk.
+    Engine(CacheEngineKey),
+    /// LMCache's in-process mode: one layer of a chunk.
+    Layer(LayerCacheEngineKey),
+}
+
+impl From<ObjectKey> for KeyId {
+    fn from(key: ObjectKey) -> Self {
+        KeyId::Object(key)
+    }
+}
+
+impl From<CacheEngineKey> for KeyId {
+    fn from(key: CacheEngineKey) -> Self {
+        KeyId::Engine(key)
+    }
+}
+
+impl From<LayerCacheEngineKey> for KeyId {
+    fn from(key: LayerCacheEngineKey) -> Self {
+        KeyId::Layer(key)
+    }
 }

@@ -2,7 +2,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::{Digest, KeyId, Namespace, ObjectKey};
+use crate::{CacheEngineKey, Digest, EngineHash, KeyId, LayerCacheEngineKey, Namespace, ObjectKey};
 
 /// The name of one chunk in one namespace. Cheap to clone; compared and hashed by its digest.
 #[derive(Clone)]
@@ -45,6 +45,7 @@ impl Key {
     }
 }
 
+/// Each kind of id has a first byte of its own; fields follow in order, those of varying length after their length.
 fn canonical(ns: &Namespace, id: &KeyId, out: &mut Vec<u8>) {
     match id {
         KeyId::Object(ObjectKey { model, rank, group, hash, salt }) => {
@@ -56,6 +57,33 @@ fn canonical(ns: &Namespace, id: &KeyId, out: &mut Vec<u8>) {
             let salted = blake3::keyed_hash(ns.digest().as_bytes(), salt.as_bytes());
             field(out, if salt.is_empty() { &[] } else { salted.as_bytes() });
         }
+        KeyId::Engine(key) => {
+            out.push(2);
+            canonical_engine(key, out);
+        }
+        KeyId::Layer(LayerCacheEngineKey { key, layer }) => {
+            out.push(3);
+            canonical_engine(key, out);
+            out.extend_from_slice(&layer.to_le_bytes());
+        }
+    }
+}
+
+fn canonical_engine(key: &CacheEngineKey, out: &mut Vec<u8>) {
+    field(out, key.model.as_bytes());
+    out.extend_from_slice(&key.world_size.to_le_bytes());
+    out.extend_from_slice(&key.worker_id.to_le_bytes());
+    let (kind, bytes) = match &key.hash {
+        EngineHash::Int(hash) => (u8::from(hash.is_negative()), hash.magnitude()),
+        EngineHash::Bytes(hash) => (2, hash.as_bytes()),
+    };
+    out.push(kind);
+    field(out, bytes);
+    field(out, key.dtype.name().as_bytes());
+    out.extend_from_slice(&(key.tags.len() as u32).to_le_bytes());
+    for (name, value) in key.tags.iter() {
+        field(out, name.as_bytes());
+        field(out, value.as_bytes());
     }
 }
 

@@ -7,16 +7,28 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod digest;
+mod dtype;
+mod engine;
 mod facts;
 mod facts_wire;
+pub mod hash;
 mod id;
+mod ipc;
 mod key;
+pub mod names;
 mod namespace;
+mod pyint;
+mod python;
+mod small;
 mod sums;
 
 pub use digest::Digest;
+pub use dtype::DType;
+pub use engine::{CacheEngineKey, EngineHash, LayerCacheEngineKey, TAG_BYTES_MAX, TAGS_MAX, Tag};
 pub use facts::{CodecId, FACTS_BYTES_MAX, Facts, FactsError};
-pub use id::{ChunkHash, InvalidKey, KeyId, KvRank, ObjectKey};
+pub use id::{ChunkHash, HASH_BYTES_MAX, InvalidKey, KeyId, KvRank, MODEL_BYTES_MAX, ObjectKey, SALT_CHARS_MAX};
+pub use ipc::{IPC_WORLD_MAX, IpcKey};
 pub use key::Key;
 pub use namespace::Namespace;
+pub use pyint::{INT_BYTES_MAX, PyInt};
 pub use sums::{BLOCK_BYTES_MIN, BLOCKS_MAX, BlockSums, PieceSums};

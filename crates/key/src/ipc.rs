@@ -1,0 +1,50 @@
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::{ChunkHash, InvalidKey, KvRank, ObjectKey};
+
+/// The largest world a request without a worker may be expanded over.
+pub const IPC_WORLD_MAX: i32 = 4096;
+
+/// What an engine asks LMCache's server for: chunks of one model, for one worker or for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IpcKey {
+    /// The model's name.
+    pub model: Arc<str>,
+    /// Number of workers.
+    pub world_size: i32,
+    /// One worker, or `None` for every rank of the world.
+    pub worker_id: Option<i32>,
+    /// The chunks, in prefix order.
+    pub hashes: Vec<ChunkHash>,
+    /// The object groups.
+    pub groups: Vec<u32>,
+    /// The cache salt; empty for none.
+    pub salt: Arc<str>,
+}
+
+impl IpcKey {
+    /// The object keys it stands for: one list per object group, in each chunk after chunk, in each chunk rank after
+    /// rank. As LMCache does in lookups, the local world and rank equal the global ones.
+    /// Errors: a part [`ObjectKey::new`] refuses, or every rank of a world above [`IPC_WORLD_MAX`].
+    pub fn expand(&self) -> Result<Vec<Vec<ObjectKey>>, InvalidKey> {
+        let ranks = self.ranks()?;
+        self.groups.iter().map(|group| self.expand_group(*group, &ranks)).collect()
+    }
+
+    fn ranks(&self) -> Result<Range<i32>, InvalidKey> {
+        match self.worker_id {
+            Some(worker) => Ok(worker..worker.saturating_add(1)),
+            None if self.world_size <= IPC_WORLD_MAX => Ok(0..self.world_size),
+            None => Err(InvalidKey::new(format!("a world of {} is larger than {IPC_WORLD_MAX}", self.world_size))),
+        }
+    }
+
+    fn expand_group(&self, group: u32, ranks: &Range<i32>) -> Result<Vec<ObjectKey>, InvalidKey> {
+        let key = |hash: &ChunkHash, rank: i32| {
+            let rank = KvRank::pack(self.world_size, rank, self.world_size, rank);
+            ObjectKey::new(self.model.clone(), rank, group, hash.clone(), self.salt.clone())
+        };
+        self.hashes.iter().flat_map(|hash| ranks.clone().map(move |rank| key(hash, rank))).collect()
+    }
+}

@@ -1,0 +1,256 @@
+use std::fmt;
+
+use super::engine::EngineName;
+use super::{SEP, checked_length, checked_s3_name};
+use crate::python::{push_quoted, unquoted};
+use crate::{InvalidKey, KeyId, LayerCacheEngineKey, ObjectKey};
+
+/// A way to name chunks, after the store that names them so.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Form {
+    /// Multi-process: `model@rank@group@hash[@salt]`, the S3 object's name and what native connectors are given.
+    MpNative,
+    /// Multi-process: `model@rank@hash`, as in LMCache's public documents.
+    Mp3Field,
+    /// Multi-process: the path of the S3 request, quoted, under an optional prefix.
+    S3Mp {
+        /// What stands before the object's name, without `/` at its ends; empty for none.
+        prefix: String,
+    },
+    /// Multi-process: a file of the `fs` adapter.
+    Fs,
+    /// Multi-process: a file of the `fs_native` adapter; differs from [`Form::Fs`] in negative ranks only.
+    FsNative,
+    /// Multi-process: an entry of the raw-block adapter.
+    RawBlock,
+    /// In-process: the text form; also the entry of the in-process raw-block backend.
+    Text,
+    /// In-process: the path of the S3 request, quoted and with `/` as `_`, under an optional prefix.
+    S3NonMp {
+        /// What stands before the object's name, without `/` at its ends; empty for none.
+        prefix: String,
+    },
+    /// In-process: a file of the FSConnector.
+    FsConnector,
+    /// In-process: a file of the LocalDiskBackend.
+    LocalDisk,
+    /// In-process: a file of the GdsBackend, with its two directories.
+    Gds {
+        /// Named as on a Weka file system.
+        weka: bool,
+        /// The metadata file beside the data file.
+        sidecar: bool,
+    },
+}
+
+/// What a name was read as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// This key, and no other, has this name.
+    Lossless(KeyId),
+    /// This key, as LMCache reads the name, but another could have been meant.
+    Lossy {
+        /// The key as LMCache reads the name, or the nearest where it reads none.
+        key: KeyId,
+        /// What the name does not tell.
+        loss: Loss,
+    },
+}
+
+impl Parsed {
+    /// The key, whether or not another could have been meant.
+    pub fn key(&self) -> &KeyId {
+        match self {
+            Parsed::Lossless(key) | Parsed::Lossy { key, .. } => key,
+        }
+    }
+
+    /// The key, whether or not another could have been meant.
+    pub fn into_key(self) -> KeyId {
+        match self {
+            Parsed::Lossless(key) | Parsed::Lossy { key, .. } => key,
+        }
+    }
+
+    /// What the name does not tell, if anything.
+    pub fn loss(&self) -> Option<Loss> {
+        match self {
+            Parsed::Lossless(_) => None,
+            Parsed::Lossy { loss, .. } => Some(*loss),
+        }
+    }
+}
+
+/// What a name does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Each `_` may have been a `/`.
+    SlashAsUnderscore,
+    /// Each `-` may have been a `/`.
+    SlashAsDash,
+    /// `-SEP-` is read as `/`, but may have been meant.
+    SlashAsSep,
+    /// LMCache reads the name but spells it otherwise itself: a store would not find the key under it.
+    Spelling,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Loss::SlashAsUnderscore => "each '_' may have been a '/'",
+            Loss::SlashAsDash => "each '-' may have been a '/'",
+            Loss::SlashAsSep => "'-SEP-' is read as '/', but may have been meant",
+            Loss::Spelling => "LMCache would spell this key otherwise",
+        })
+    }
+}
+
+impl Form {
+    /// The name of `id`, which reads back as `id`: no two keys get the same name.
+    /// Errors: a key of the other mode; a name too long for its store; a key that would not read back as itself.
+    pub fn format(&self, id: &KeyId) -> Result<String, InvalidKey> {
+        let name = self.format_lossy(id)?;
+        match self.read(&name) {
+            Ok((back, _)) if back == *id => Ok(name),
+            _ => Err(InvalidKey::new(format!("{name:?} would not read back as the same key"))),
+        }
+    }
+
+    /// The name that LMCache gives `id`, even where another key has the same. Errors: as [`Form::format`] otherwise.
+    pub fn format_lossy(&self, id: &KeyId) -> Result<String, InvalidKey> {
+        match id {
+            KeyId::Object(key) => self.of_object(key),
+            KeyId::Engine(key) => self.of_engine(key),
+            KeyId::Layer(key) => self.of_engine(key),
+        }
+    }
+
+    /// Reads a name as LMCache does. Errors: no name of this form.
+    pub fn parse(&self, name: &str) -> Result<Parsed, InvalidKey> {
+        checked_length(name)?;
+        let (key, loss) = self.read(name)?;
+        let loss = match self.format_lossy(&key) {
+            Ok(spelled) if spelled == name => loss,
+            _ => Some(loss.unwrap_or(Loss::Spelling)),
+        };
+        Ok(match loss {
+            None => Parsed::Lossless(key),
+            Some(loss) => Parsed::Lossy { key, loss },
+        })
+    }
+
+    fn of_object(&self, key: &ObjectKey) -> Result<String, InvalidKey> {
+        key.validate()?;
+        match self {
+            Form::MpNative => key.native_name(),
+            Form::Mp3Field => key.three_field_name(),
+            Form::S3Mp { prefix } => path(prefix, &key.native_name()?),
+            Form::Fs => key.fs_name(),
+            Form::FsNative => key.fs_native_name(),
+            Form::RawBlock => Ok(key.raw_block_name()),
+            _ => Err(InvalidKey::new("a key of LMCache's multi-process mode has no name of this form")),
+        }
+    }
+
+    fn of_engine(&self, key: &impl EngineName) -> Result<String, InvalidKey> {
+        match self {
+            Form::Text => Ok(key.text()),
+            Form::S3NonMp { prefix } => path(prefix, &key.s3_name()?),
+            Form::FsConnector => key.fs_connector_name(".data"),
+            Form::LocalDisk => key.local_disk_name(),
+            Form::Gds { weka, sidecar } => key.gds_name(gds_suffix(*weka, *sidecar)),
+            _ => Err(InvalidKey::new("a key of LMCache's in-process mode has no name of this form")),
+        }
+    }
+
+    /// The key as LMCache reads it, and what the form cannot tell.
+    fn read(&self, name: &str) -> Result<(KeyId, Option<Loss>), InvalidKey> {
+        let sep_loss = || name.contains(SEP).then_some(Loss::SlashAsSep);
+        match self {
+            Form::MpNative => ObjectKey::from_native_name(name).map(plain),
+            Form::Mp3Field => ObjectKey::from_three_field_name(name).map(plain),
+            Form::S3Mp { prefix } => ObjectKey::from_native_name(&object_name(prefix, name)?).map(plain),
+            Form::Fs => ObjectKey::from_fs_name(name).map(|key| (key.into(), sep_loss())),
+            Form::FsNative => {
+                ObjectKey::from_fs_name(&name.replacen("@0x-", "@-0x", 1)).map(|key| (key.into(), sep_loss()))
+            }
+            Form::RawBlock => ObjectKey::from_raw_block_name(name).map(plain),
+            Form::Text => KeyId::from_engine_text(name).map(plain),
+            Form::S3NonMp { prefix } => {
+                KeyId::from_engine_text(&object_name(prefix, name)?).map(|key| loses(key, '_', Loss::SlashAsUnderscore))
+            }
+            Form::FsConnector => {
+                let stem = stem(name, ".data")?;
+                KeyId::from_engine_text(&stem.replace(SEP, "/")).map(|key| (key, sep_loss()))
+            }
+            Form::LocalDisk => {
+                KeyId::from_engine_text(stem(name, ".pt")?).map(|key| loses(key, '-', Loss::SlashAsDash))
+            }
+            Form::Gds { weka, sidecar } => read_gds(self, name, gds_suffix(*weka, *sidecar)).map(plain),
+        }
+    }
+}
+
+fn plain(key: impl Into<KeyId>) -> (KeyId, Option<Loss>) {
+    (key.into(), None)
+}
+
+/// Numbers, hash and type of an in-process key never hold a `/`; its model and tags may.
+fn loses(key: KeyId, stand_in: char, loss: Loss) -> (KeyId, Option<Loss>) {
+    let lost = match &key {
+        KeyId::Engine(key) | KeyId::Layer(LayerCacheEngineKey { key, .. }) => {
+            key.model.contains(stand_in)
+                || key.tags.iter().any(|(name, value)| name.contains(stand_in) || value.contains(stand_in))
+        }
+        KeyId::Object(_) => false,
+    };
+    (key, lost.then_some(loss))
+}
+
+fn stem<'a>(name: &'a str, suffix: &str) -> Result<&'a str, InvalidKey> {
+    name.strip_suffix(suffix).ok_or_else(|| InvalidKey::new(format!("{name:?} does not end with {suffix}")))
+}
+
+fn path(prefix: &str, name: &str) -> Result<String, InvalidKey> {
+    let whole = if prefix.is_empty() { name.to_owned() } else { checked_s3_name(format!("{prefix}/{name}"))? };
+    let mut out = String::with_capacity(whole.len() + 16);
+    out.push('/');
+    push_quoted(&mut out, &whole, true);
+    Ok(out)
+}
+
+fn object_name(prefix: &str, path: &str) -> Result<String, InvalidKey> {
+    let name = path.strip_prefix('/').and_then(unquoted);
+    let name = name.ok_or_else(|| InvalidKey::new(format!("{path:?} is no quoted path of an S3 object")))?;
+    if prefix.is_empty() {
+        return Ok(name);
+    }
+    let inner = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
+    inner.map(str::to_owned).ok_or_else(|| InvalidKey::new(format!("{path:?} does not begin with /{prefix}/")))
+}
+
+fn gds_suffix(weka: bool, sidecar: bool) -> &'static str {
+    match (weka, sidecar) {
+        (false, false) => ".kvcache.safetensors",
+        (false, true) => ".kvcache.safetensors.metadata",
+        (true, false) => ".weka1",
+        (true, true) => ".weka1.metadata",
+    }
+}
+
+/// Reads the file name at the end of `name`; directories before it, if any, must be those of its hash.
+fn read_gds(form: &Form, name: &str, suffix: &str) -> Result<KeyId, InvalidKey> {
+    let (dirs, file) = name.rsplit_once('/').map_or((None, name), |(dirs, file)| (Some(dirs), file));
+    let text = unquoted(stem(file, suffix)?).ok_or_else(|| InvalidKey::new(format!("{file:?} is quoted wrongly")))?;
+    let key = KeyId::from_engine_text(&text)?;
+    let at_home = form.format_lossy(&key)?;
+    let home = at_home.rsplit_once('/').map_or("", |(dirs, _)| dirs);
+    match dirs {
+        Some(dirs) if dirs != home && !dirs.ends_with(&format!("/{home}")) => {
+            Err(InvalidKey::new(format!("{name:?} lies outside the directory of its hash, {home:?}")))
+        }
+        _ => Ok(key),
+    }
+}

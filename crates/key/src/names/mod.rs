@@ -1,0 +1,53 @@
+//! Every name that LMCache gives a chunk, on every medium: written as LMCache 0.5.6 writes it, read as it reads it.
+//!
+//! [`Form`] is the front door. The rules lie with the keys: [`ObjectKey`](crate::ObjectKey) for the multi-process mode,
+//! [`CacheEngineKey`](crate::CacheEngineKey) and [`LayerCacheEngineKey`](crate::LayerCacheEngineKey) for the in-process
+//! mode. Some forms lose information (`/` becomes `_`, `-` or `-SEP-`): [`Form::format`] refuses a key that would not
+//! read back as itself, so no two keys it accepts share a name, and [`Form::parse`] answers [`Parsed::Lossy`] with the
+//! reason when another key could have been meant.
+
+mod detect;
+mod engine;
+mod form;
+mod mp;
+
+pub use detect::detect;
+pub use form::{Form, Loss, Parsed};
+
+use crate::InvalidKey;
+
+/// The longest file name in bytes.
+pub const FILE_NAME_BYTES_MAX: usize = 255;
+/// The longest S3 object name in bytes, before it is quoted for a path.
+pub const S3_NAME_BYTES_MAX: usize = 1024;
+/// The longest text that is looked at as a name, in bytes.
+pub const NAME_BYTES_MAX: usize = 8192;
+
+/// What LMCache's file forms write for `/`.
+const SEP: &str = "-SEP-";
+
+fn checked_file_name(name: String) -> Result<String, InvalidKey> {
+    if name.len() > FILE_NAME_BYTES_MAX {
+        let len = name.len();
+        return Err(InvalidKey::new(format!("file name of {len} bytes is longer than {FILE_NAME_BYTES_MAX}")));
+    }
+    if name.contains(['/', '\0']) {
+        return Err(InvalidKey::new("file name contains '/' or NUL"));
+    }
+    Ok(name)
+}
+
+fn checked_s3_name(name: String) -> Result<String, InvalidKey> {
+    if name.len() > S3_NAME_BYTES_MAX {
+        let len = name.len();
+        return Err(InvalidKey::new(format!("S3 object name of {len} bytes is longer than {S3_NAME_BYTES_MAX}")));
+    }
+    Ok(name)
+}
+
+fn checked_length(text: &str) -> Result<(), InvalidKey> {
+    if text.len() > NAME_BYTES_MAX {
+        return Err(InvalidKey::new(format!("a name of {} bytes is longer than {NAME_BYTES_MAX}", text.len())));
+    }
+    Ok(())
+}
