@@ -8,6 +8,9 @@ use crate::sync::{Mutex, lock};
 use crate::timekeeper::Expire;
 use crate::{Completer, Done, Error, ErrorKind, Op, Pass, Ticket, ticket};
 
+/// One answer an op, in order.
+type Answers<O, T> = Vec<Done<O, T>>;
+
 /// The answers of a batch as they come in. Each op gets a [`Slot`]; the ticket resolves when every slot is finished, or when the
 /// batch [expires](Expire::expire): then with `Timeout` for the rest, whose memory comes home as their slots finish.
 pub struct Batch<O: Op, T: Send + 'static>(Arc<Inner<O, T>>);
@@ -22,7 +25,7 @@ struct State<O: Op, T: Send + 'static> {
     keys: Vec<Key>,
     passes: Vec<Option<Pass>>,
     left: usize,
-    completer: Option<Completer<Vec<Done<O, T>>>>,
+    completer: Option<Completer<Answers<O, T>>>,
 }
 
 /// The duty to finish one op of a batch, and its share of the tier's gate. Dropped unfinished, the op ends `Closed`.
@@ -34,7 +37,7 @@ pub struct Slot<O: Op, T: Send + 'static> {
 
 impl<O: Op, T: Send + 'static> Batch<O, T> {
     /// A batch for ops of these keys: one slot a key, in order, and the ticket for all of them.
-    pub fn new(deadline: Instant, keys: Vec<Key>) -> (Self, Vec<Slot<O, T>>, Ticket<Vec<Done<O, T>>>) {
+    pub fn new(deadline: Instant, keys: Vec<Key>) -> (Self, Vec<Slot<O, T>>, Ticket<Answers<O, T>>) {
         let (completer, ticket) = ticket();
         let n = keys.len();
         let state = State {
@@ -59,7 +62,7 @@ impl<O: Op, T: Send + 'static> Batch<O, T> {
 }
 
 /// An answer taken out from under the lock, to be given after it.
-struct Answer<O: Op, T: Send + 'static>(Option<(Completer<Vec<Done<O, T>>>, Vec<Done<O, T>>)>);
+struct Answer<O: Op, T: Send + 'static>(Option<(Completer<Answers<O, T>>, Answers<O, T>)>);
 
 impl<O: Op, T: Send + 'static> Answer<O, T> {
     fn complete(self) {
@@ -109,9 +112,7 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
 impl<O: Op, T: Send + 'static> Expire for Inner<O, T> {
     fn expire(&self, now: Instant) -> Option<Instant> {
         let mut state = lock(&self.state);
-        if state.completer.is_none() {
-            return None;
-        }
+        state.completer.as_ref()?;
         if now < self.deadline {
             return Some(self.deadline);
         }

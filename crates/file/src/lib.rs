@@ -10,5 +10,5 @@ mod mover;
 mod tier;
 
 pub use config::FileConfig;
-pub use kvtier_uring::EngineKind;
+pub use kvtier_uring::{EngineKind, Error as EngineError};
 pub use tier::FileTier;

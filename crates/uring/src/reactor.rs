@@ -170,7 +170,8 @@ impl Loop {
 
     /// Keeps the wake-up armed and the kernel busy.
     fn feed(&mut self, closed: bool) {
-        if !self.armed && !(closed && self.active.is_idle()) {
+        let over = closed && self.active.is_idle();
+        if !self.armed && !over {
             let read = opcode::Read::new(types::Fd(self.wake.as_raw_fd()), self.wake_buf.as_mut_ptr(), 8);
             // SAFETY: the buffer is boxed and lives, with the file, until this thread has seen the read end or the ring is gone.
             self.armed = unsafe { self.ring.submission().push(&read.build().user_data(WAKE)).is_ok() };

@@ -1,0 +1,56 @@
+//! Sizes as people write them.
+
+/// Reads a size in bytes: a number, alone or with a unit (`K`, `KB`, `M`, `MB`, `G`, `GB`, `T`, `TB` of 1000; `KiB`, `MiB`, `GiB`, `TiB` of 1024).
+/// `None` for anything else, and for what does not fit.
+pub fn parse(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" => 1000,
+        "m" | "mb" => 1_000_000,
+        "g" | "gb" => 1_000_000_000,
+        "t" | "tb" => 1_000_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => return None,
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor);
+    }
+    let exact = number.parse::<f64>().ok()? * factor as f64;
+    (exact.is_finite() && exact >= 0.0 && exact < u64::MAX as f64).then_some(exact as u64)
+}
+
+/// Writes a size with a binary unit and at most two decimals.
+pub fn format(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let text = format!("{value:.2}");
+    format!("{} {}", text.trim_end_matches('0').trim_end_matches('.'), units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_are_read_as_written() {
+        for (text, bytes) in
+            [("4096", 4096), ("256KiB", 256 << 10), ("1.5 GiB", 3 << 29), ("2GB", 2_000_000_000), (" 7 b ", 7)]
+        {
+            assert_eq!(super::parse(text), Some(bytes), "{text}");
+        }
+        for text in ["", "x", "1XB", "-1", "1e3", "99999999999999999999", "1.2.3", "MiB"] {
+            assert_eq!(super::parse(text), None, "{text}");
+        }
+        assert_eq!(super::format(256 << 10), "256 KiB");
+        assert_eq!(super::format(1), "1 B");
+    }
+}

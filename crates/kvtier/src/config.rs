@@ -1,0 +1,145 @@
+//! The native configuration: a list of tiers, the first the fastest.
+//!
+//! ```json
+//! {"tiers": [{"type": "host", "bytes": "1GiB"}, {"type": "file", "path": "/mnt/nvme/kv", "bytes": "100GiB", "engine": "auto"}]}
+//! ```
+
+use std::sync::Arc;
+
+use kvtier_core::{Error, ErrorKind, Tier};
+use serde::{Deserialize, Deserializer};
+
+use crate::{HostConfig, HostTier, Stack};
+
+/// A checked configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The tiers, fastest first.
+    pub tiers: Vec<TierSpec>,
+}
+
+/// One tier of a configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum TierSpec {
+    /// Host memory.
+    Host {
+        /// The cap in bytes, as a number or a text such as `512MiB`.
+        #[serde(deserialize_with = "bytes")]
+        bytes: u64,
+        /// The tier's name; the default is `host`.
+        name: Option<String>,
+    },
+    /// Files of a directory.
+    #[cfg(feature = "file")]
+    File {
+        /// The directory; made if it is not there.
+        path: std::path::PathBuf,
+        /// The cap in bytes, as a number or a text such as `100GiB`.
+        #[serde(deserialize_with = "bytes")]
+        bytes: u64,
+        /// `auto` (the default), `uring` or `threads`.
+        engine: Option<String>,
+        /// The tier's name; the default is `file`.
+        name: Option<String>,
+    },
+}
+
+/// The tiers of a configuration, running.
+#[derive(Debug)]
+pub struct Opened {
+    /// All of it as one tier.
+    pub top: Arc<dyn Tier>,
+    /// Each tier, fastest first.
+    pub tiers: Vec<Arc<dyn Tier>>,
+}
+
+impl Config {
+    /// Reads JSON; `source` names it in errors.
+    pub fn from_json(text: &str, source: &str) -> Result<Self, Error> {
+        let config: Config = serde_json::from_str(text).map_err(|e| {
+            Error::new(ErrorKind::Invalid, format!("{source}: {e}; see docs/CONFIG.md for the accepted form"))
+        })?;
+        if config.tiers.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, format!("{source}: `tiers` is empty; name at least one tier")));
+        }
+        Ok(config)
+    }
+
+    /// Opens the tiers; `wrap` may put a decorator around each.
+    pub fn open_with(&self, wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>) -> Result<Opened, Error> {
+        let tiers = self.tiers.iter().map(|spec| spec.open().map(&wrap)).collect::<Result<Vec<_>, _>>()?;
+        let top: Arc<dyn Tier> = match tiers.as_slice() {
+            [one] => Arc::clone(one),
+            many => Arc::new(Stack::new("stack", many.to_vec())?),
+        };
+        Ok(Opened { top, tiers })
+    }
+
+    /// Opens the tiers.
+    pub fn open(&self) -> Result<Opened, Error> {
+        self.open_with(|tier| tier)
+    }
+}
+
+impl TierSpec {
+    fn open(&self) -> Result<Arc<dyn Tier>, Error> {
+        match self {
+            TierSpec::Host { bytes, name } => {
+                let mut config = HostConfig::new(*bytes);
+                config.name = name.clone().unwrap_or(config.name);
+                Ok(Arc::new(HostTier::open(config)?))
+            }
+            #[cfg(feature = "file")]
+            TierSpec::File { path, bytes, engine, name } => {
+                let engine = engine.as_deref().unwrap_or("auto").parse();
+                let engine =
+                    engine.map_err(|e: kvtier_file::EngineError| Error::new(ErrorKind::Invalid, e.to_string()))?;
+                let config = kvtier_file::FileConfig::new(path, *bytes).with_engine(engine);
+                Ok(Arc::new(kvtier_file::FileTier::open(config.with_name(name.as_deref().unwrap_or("file")))?))
+            }
+        }
+    }
+}
+
+fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Size {
+        Number(u64),
+        Text(String),
+    }
+    let wrong = |text: &str| {
+        serde::de::Error::custom(format!("{text:?} is no size; write a number of bytes or a text like \"512MiB\""))
+    };
+    match Size::deserialize(from) {
+        Ok(Size::Number(n)) => Ok(n),
+        Ok(Size::Text(text)) => crate::bytes::parse(&text).ok_or_else(|| wrong(&text)),
+        Err(_) => Err(wrong("this")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_read_and_wrong_ones_say_what_and_where() {
+        let config = Config::from_json(r#"{"tiers":[{"type":"host","bytes":"1MiB"}]}"#, "x.json").unwrap();
+        assert!(matches!(config.tiers[0], TierSpec::Host { bytes: 1_048_576, .. }));
+        assert_eq!(config.open().unwrap().tiers.len(), 1);
+        for (text, says) in [
+            (r#"{"tiers":[]}"#, "empty"),
+            (r#"{"tiers":[{"type":"host","bytes":1,"byte":2}]}"#, "byte"),
+            (r#"{"tiers":[{"type":"hots","bytes":1}]}"#, "hots"),
+            (r#"{"tiers":[{"type":"host","bytes":"lots"}]}"#, "lots"),
+            (r#"{"tier":[]}"#, "tier"),
+            ("{", "EOF"),
+        ] {
+            let e = Config::from_json(text, "x.json").unwrap_err().to_string();
+            assert!(e.contains(says) && e.contains("x.json"), "{text}: {e}");
+        }
+    }
+}
