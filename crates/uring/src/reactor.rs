@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -19,12 +19,14 @@ const CANCEL: u64 = u64::MAX - 1;
 /// Registered ranges; the kernel takes at most 1 GiB in one.
 const RANGES_MAX: usize = 256;
 const RANGE_BYTES_MAX: usize = 1 << 30;
+/// Commands that wait for the thread; who comes beyond waits to hand its own over.
+const COMMANDS_MAX: usize = 16;
 
 /// The io_uring engine: one thread that builds its own ring, sleeps in it, and is woken by an eventfd read armed in it.
 #[derive(Debug)]
 pub struct Reactor {
     wake: File,
-    commands: Mutex<Sender<Command>>,
+    commands: Mutex<SyncSender<Command>>,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -42,7 +44,7 @@ impl Reactor {
         // SAFETY: the fresh descriptor is ours alone.
         let wake = unsafe { File::from_raw_fd(fd) };
         let theirs = wake.try_clone().map_err(failed)?;
-        let (commands, receiver) = channel();
+        let (commands, receiver) = sync_channel(COMMANDS_MAX);
         let (ready, started) = sync_channel(1);
         let (config, queue, counts) = (config.clone(), Arc::clone(queue), Arc::clone(counts));
         let run = move || {
