@@ -27,6 +27,18 @@ pub enum Algorithm {
     Builtin,
 }
 
+impl Algorithm {
+    /// Its name in our configuration and in layouts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Blake3 => "blake3",
+            Algorithm::Sha256Cbor => "sha256_cbor",
+            Algorithm::Sha256Cbor64 => "sha256_cbor_64bit",
+            Algorithm::Builtin => "builtin",
+        }
+    }
+}
+
 /// The hash of one chunk: what names it, and what the next chunk is chained to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Link {

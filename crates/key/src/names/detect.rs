@@ -1,7 +1,8 @@
 use super::{Form, Loss, NAME_BYTES_MAX, Parsed};
 
 /// Every reading of a name whose form is not known, likeliest first; empty when it is no name of a chunk. Paths may
-/// stand before file names. A form in which LMCache would spell the key otherwise is named only if no other fits.
+/// stand before file names. The prefix of a multi-process S3 path cannot be told from the model's own `/` and is read as
+/// part of it. A form in which LMCache would spell the key otherwise is named only if no other fits.
 pub fn detect(name: &str) -> Vec<(Form, Parsed)> {
     if name.len() > NAME_BYTES_MAX {
         return Vec::new();

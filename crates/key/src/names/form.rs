@@ -133,7 +133,7 @@ impl Form {
         let (key, loss) = self.read(name)?;
         let loss = match self.format_lossy(&key) {
             Ok(spelled) if spelled == name => loss,
-            _ => Some(loss.unwrap_or(Loss::Spelling)),
+            _ => Some(Loss::Spelling),
         };
         Ok(match loss {
             None => Parsed::Lossless(key),

@@ -1,0 +1,227 @@
+//! Names that come back, names that do not, and names whose form is not known.
+#![allow(clippy::unwrap_used)]
+
+use kvtier_key::names::{Form, Loss, Parsed, detect};
+use kvtier_key::{CacheEngineKey, ChunkHash, DType, EngineHash, KeyId, KvRank, MODEL_BYTES_MAX, ObjectKey, PyInt};
+use proptest::prelude::*;
+
+fn object(model: &str) -> KeyId {
+    ObjectKey::new(model, KvRank(0x0201_0201), 0, ChunkHash::new(&[0xab; 32]), "").unwrap().into()
+}
+
+fn engine(model: &str) -> KeyId {
+    CacheEngineKey::new(model, 2, 1, EngineHash::Int(PyInt::from(0x1a2b_3c4du64)), DType::BFloat16).unwrap().into()
+}
+
+fn s3_mp(prefix: &str) -> Form {
+    Form::S3Mp { prefix: prefix.into() }
+}
+
+fn s3_non_mp(prefix: &str) -> Form {
+    Form::S3NonMp { prefix: prefix.into() }
+}
+
+const GDS: Form = Form::Gds { weka: false, sidecar: false };
+
+fn forms() -> Vec<Form> {
+    let gds = [(false, false), (false, true), (true, false), (true, true)];
+    let gds = gds.map(|(weka, sidecar)| Form::Gds { weka, sidecar });
+    let prefixed = ["", "pre", "a b/c"].into_iter().flat_map(|prefix| [s3_mp(prefix), s3_non_mp(prefix)]);
+    let plain = [Form::MpNative, Form::Mp3Field, Form::Fs, Form::FsNative, Form::RawBlock, Form::Text];
+    let files = [Form::FsConnector, Form::LocalDisk];
+    plain.into_iter().chain(files).chain(gds).chain(prefixed).collect()
+}
+
+#[test]
+fn every_form_spells_as_documented() {
+    let hash = "ab".repeat(32);
+    let object = object("org/m-1");
+    let engine = engine("org/m_1");
+    let text = "org/m_1@2@1@1a2b3c4d@bfloat16";
+    let spelled = [
+        (Form::MpNative, &object, format!("org/m-1@02010201@0@{hash}")),
+        (Form::Mp3Field, &object, format!("org/m-1@02010201@{hash}")),
+        (s3_mp(""), &object, format!("/org/m-1%4002010201%400%40{hash}")),
+        (s3_mp("a b/c"), &object, format!("/a%20b/c/org/m-1%4002010201%400%40{hash}")),
+        (Form::Fs, &object, format!("org-SEP-m-1@0x02010201@0@{hash}.data")),
+        (Form::FsNative, &object, format!("org-SEP-m-1@0x02010201@0@{hash}.data")),
+        (Form::RawBlock, &object, format!("org%2Fm-1@0x02010201@0@{hash}")),
+        (Form::Text, &engine, text.into()),
+        (s3_non_mp(""), &engine, "/org_m_1%402%401%401a2b3c4d%40bfloat16".into()),
+        (s3_non_mp("pre"), &engine, "/pre/org_m_1%402%401%401a2b3c4d%40bfloat16".into()),
+        (Form::FsConnector, &engine, "org-SEP-m_1@2@1@1a2b3c4d@bfloat16.data".into()),
+        (Form::LocalDisk, &engine, "org-m_1@2@1@1a2b3c4d@bfloat16.pt".into()),
+        (GDS, &engine, "43/90/org%2Fm_1%402%401%401a2b3c4d%40bfloat16.kvcache.safetensors".into()),
+    ];
+    for (form, id, name) in spelled {
+        assert_eq!(form.format_lossy(id), Ok(name), "{form:?}");
+    }
+}
+
+#[test]
+fn what_a_name_does_not_tell_is_told() {
+    let lossy = |form: Form, id: &KeyId, loss: Loss| {
+        let name = form.format_lossy(id).unwrap();
+        assert_eq!(form.parse(&name).unwrap().loss(), Some(loss), "{name}");
+        form.parse(&name).unwrap().into_key()
+    };
+    // A slash is gone for good: the strict name is refused, the lossy one reads as its neighbour.
+    assert_eq!(lossy(s3_non_mp(""), &engine("a/b"), Loss::SlashAsUnderscore), engine("a_b"));
+    assert_eq!(lossy(s3_non_mp(""), &engine("a_b"), Loss::SlashAsUnderscore), engine("a_b"));
+    assert!(s3_non_mp("").format(&engine("a/b")).is_err());
+    assert!(s3_non_mp("").format(&engine("a_b")).is_ok());
+    assert_eq!(lossy(Form::LocalDisk, &engine("a/b"), Loss::SlashAsDash), engine("a-b"));
+    assert!(Form::LocalDisk.format(&engine("a/b")).is_err());
+    for (form, id) in [(Form::Fs, object as fn(&str) -> KeyId), (Form::FsNative, object), (Form::FsConnector, engine)] {
+        assert_eq!(lossy(form.clone(), &id("a/b"), Loss::SlashAsSep), id("a/b"));
+        assert_eq!(lossy(form.clone(), &id("a-SEP-b"), Loss::SlashAsSep), id("a/b"));
+        assert!(form.format(&id("a/b")).is_ok());
+        assert!(form.format(&id("a-SEP-b")).is_err());
+        assert!(form.format(&id("a-SEP/b")).is_err(), "the first -SEP- is not the slash");
+        assert!(matches!(form.parse(&form.format(&id("plain")).unwrap()), Ok(Parsed::Lossless(_))));
+    }
+    assert_eq!(Form::MpNative.parse("m@ff@0@AB").unwrap().loss(), Some(Loss::Spelling));
+    assert_eq!(Form::Text.parse("m@1@0@0xff@half").unwrap().loss(), Some(Loss::Spelling));
+}
+
+#[test]
+fn keys_that_text_cannot_carry_are_refused() {
+    let bytes = EngineHash::Bytes(ChunkHash::new(&[1, 2]));
+    let bytes: KeyId = CacheEngineKey::new("m", 1, 0, bytes, DType::Half).unwrap().into();
+    assert!(Form::Text.format(&bytes).is_err() && Form::Text.format_lossy(&bytes).is_ok());
+    assert!(Form::Text.format(&engine("a@b")).is_err());
+    assert!(Form::Mp3Field.format(&object("m")).is_ok());
+    assert!(Form::MpNative.format(&engine("m")).is_err() && Form::Text.format(&object("m")).is_err());
+    let KeyId::Object(mut key) = object("m") else { unreachable!() };
+    (key.group, key.salt) = (1, "s".into());
+    assert!(Form::Mp3Field.format_lossy(&key.clone().into()).is_err(), "no place for group and salt");
+    key.salt = "a@b".into();
+    assert!(Form::MpNative.format_lossy(&key.into()).is_err(), "checked again, for keys put together by hand");
+}
+
+#[test]
+fn names_too_long_for_their_store_are_refused() {
+    let long = "m".repeat(240);
+    assert!(Form::Fs.format(&object(&long)).is_err() && Form::FsConnector.format(&engine(&long)).is_err());
+    assert!(Form::LocalDisk.format(&engine(&long)).is_err() && GDS.format(&engine(&long)).is_err());
+    assert!(Form::MpNative.format(&object(&long)).is_ok());
+    assert!(s3_mp(&"p".repeat(800)).format(&object(&long)).is_err());
+    let model = "m".repeat(MODEL_BYTES_MAX + 1);
+    assert!(ObjectKey::new(model, KvRank(0), 0, ChunkHash::new(&[]), "").is_err());
+    assert!(Form::Text.parse(&"m".repeat(100_000)).is_err() && detect(&"m".repeat(100_000)).is_empty());
+    assert!(Form::Fs.format(&object("a\0b")).is_err());
+}
+
+#[test]
+fn gds_files_lie_where_their_hash_says() {
+    let name = GDS.format(&engine("m")).unwrap();
+    let (_, file) = name.rsplit_once('/').unwrap();
+    for good in [name.clone(), file.into(), format!("/mnt/gds/{name}")] {
+        assert_eq!(GDS.parse(&good).unwrap().into_key(), engine("m"));
+    }
+    for bad in [format!("44/90/{file}"), format!("/mnt/{file}"), format!("1{name}")] {
+        assert!(GDS.parse(&bad).is_err(), "{bad}");
+    }
+    let out: Vec<KeyId> = ["..", "/x", "a/"]
+        .iter()
+        .map(|hash| EngineHash::Bytes(ChunkHash::new(hash.as_bytes())))
+        .map(|hash| CacheEngineKey::new("m", 1, 0, hash, DType::Half).unwrap().into())
+        .collect();
+    assert!(out.iter().all(|id| GDS.format_lossy(id).is_err()), "no way out of the directory");
+}
+
+#[test]
+fn a_name_of_unknown_form_is_explained() {
+    let (o, e) = (object("org/m"), engine("org/m"));
+    let only = |name: &str| {
+        let found = detect(name);
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0].clone()
+    };
+    for form in [Form::MpNative, Form::Mp3Field, Form::Fs, Form::RawBlock, s3_mp("")] {
+        let (found, parsed) = only(&form.format(&o).unwrap());
+        assert_eq!((found, parsed.into_key()), (form, o.clone()));
+    }
+    for form in [Form::Text, Form::FsConnector, GDS, Form::Gds { weka: true, sidecar: true }] {
+        let (found, parsed) = only(&form.format(&e).unwrap());
+        assert_eq!((found, parsed.into_key()), (form, e.clone()));
+    }
+    assert_eq!(only("/pre/fix/org_m%402%401%401a2b3c4d%40bfloat16").0, s3_non_mp("pre/fix"));
+    assert_eq!(only("/data/kv/org-m@2@1@1a2b3c4d@bfloat16.pt").1.loss(), Some(Loss::SlashAsDash));
+    assert_eq!(only("/data/kv/m@0x-0000001@0@ab.data").0, Form::FsNative);
+    let both = detect("m@00000001@0@ab@half");
+    assert_eq!(both.iter().map(|(form, _)| form.clone()).collect::<Vec<_>>(), [Form::MpNative]);
+    assert!(detect("").is_empty() && detect("README.md").is_empty() && detect("/").is_empty());
+}
+
+prop_compose! {
+    fn any_object()(
+        model in "[a-zA-Z0-9/_.%é 模-]{0,40}", rank in prop_oneof![any::<i64>(), 0..1i64 << 32], group in any::<u32>(),
+        hash in proptest::collection::vec(any::<u8>(), 0..40), salt in "[a-z.%é -]{0,20}", bare in any::<bool>(),
+    ) -> KeyId {
+        let (group, salt) = if bare { (0, String::new()) } else { (group, salt) };
+        ObjectKey::new(model, KvRank(rank), group, ChunkHash::new(&hash), salt).unwrap().into()
+    }
+}
+
+prop_compose! {
+    fn any_engine()(
+        model in "[a-zA-Z0-9/_.%é 模-]{0,40}", world in any::<i64>(), worker in 0..9i64, negative in any::<bool>(),
+        hash in proptest::collection::vec(any::<u8>(), 0..40), dtype in 0..14usize, layer in proptest::option::of(0..99i64),
+        tags in proptest::collection::vec(("[a-z/_ é-]{0,5}", "[a-z%/_-]{0,5}"), 0..3), bytes in proptest::bool::weighted(0.1),
+    ) -> KeyId {
+        let number = EngineHash::Int(PyInt::from_be_bytes(negative, &hash).unwrap());
+        let hash = if bytes { EngineHash::Bytes(ChunkHash::new(&hash)) } else { number };
+        let key = CacheEngineKey::new(model, world, worker, hash, DType::all().nth(dtype).unwrap()).unwrap();
+        let key = key.with_tags(tags).unwrap();
+        layer.map_or_else(|| key.clone().into(), |layer| key.layer(layer).into())
+    }
+}
+
+/// A name is given only to a key that it reads back as; `Lossless` is answered only where the name is that key's.
+fn check_round_trips(id: &KeyId) -> Result<(), TestCaseError> {
+    for form in forms() {
+        let Ok(name) = form.format_lossy(id) else { continue };
+        let parsed = form.parse(&name);
+        match form.format(id) {
+            Ok(strict) => {
+                prop_assert_eq!(&strict, &name);
+                prop_assert_eq!(parsed.as_ref().unwrap().key(), id);
+                // Where no prefix was said, one is read as the beginning of the model.
+                let told = form != s3_mp("pre") && form != s3_mp("a b/c");
+                prop_assert!(!told || detect(&name).iter().any(|(_, parsed)| parsed.key() == id), "{}", name);
+            }
+            Err(_) => prop_assert_ne!(parsed.as_ref().ok().map(Parsed::key), Some(id)),
+        }
+        if let Ok(Parsed::Lossless(key)) = parsed {
+            prop_assert_eq!(form.format(&key).unwrap(), name);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn object_keys_come_back_from_every_name(id in any_object()) {
+        for form in [Form::MpNative, s3_mp(""), s3_mp("p"), Form::RawBlock] {
+            let name = form.format(&id).unwrap();
+            prop_assert_eq!(form.parse(&name), Ok(Parsed::Lossless(id.clone())));
+        }
+        check_round_trips(&id)?;
+    }
+
+    #[test]
+    fn engine_keys_come_back_from_every_name(id in any_engine()) {
+        check_round_trips(&id)?;
+    }
+
+    #[test]
+    fn any_text_is_answered(text in "[m@0-9a-fx%/_. -]{0,60}(@half)?(\\.data|\\.pt|\\.weka1)?|\\PC{0,60}") {
+        for form in forms() {
+            if let Ok(Parsed::Lossless(key)) = form.parse(&text) {
+                prop_assert_eq!(form.format(&key).unwrap(), text.as_str());
+            }
+        }
+        detect(&text);
+    }
+}
