@@ -30,15 +30,19 @@ impl Mover for EngineMover {
 fn job_of(transfer: Transfer) -> Job {
     let part = |part| match part {
         Part::Read { at, into, len } => kvtier_uring::Part::Read { at, into, len },
-        Part::Write { at, from } => kvtier_uring::Part::Write { at, from },
+        Part::Write { at, from } => kvtier_uring::Part::Write { at, len: from.len(), from },
     };
-    Job { file: transfer.file, parts: transfer.parts.into_iter().map(part).collect(), watch: transfer.watch }
+    let reads = matches!(transfer.parts.first(), Some(Part::Read { .. }));
+    let mut job = if reads { Job::read(transfer.file) } else { Job::write(transfer.file) };
+    job.parts = transfer.parts.into_iter().map(part).collect();
+    job.watch = transfer.watch;
+    job
 }
 
 fn transfer_of(job: Job) -> Transfer {
     let part = |part| match part {
         kvtier_uring::Part::Read { at, into, len } => Part::Read { at, into, len },
-        kvtier_uring::Part::Write { at, from } => Part::Write { at, from },
+        kvtier_uring::Part::Write { at, from, .. } => Part::Write { at, from },
     };
     Transfer { file: job.file, parts: job.parts.into_iter().map(part).collect(), watch: job.watch }
 }

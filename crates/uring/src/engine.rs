@@ -57,6 +57,38 @@ impl Default for EngineConfig {
     }
 }
 
+impl EngineConfig {
+    /// Chooses the engine.
+    pub fn with_kind(mut self, kind: EngineKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Sets the bytes in one request to the kernel (1 to 1 GiB).
+    pub fn with_piece_bytes(mut self, bytes: usize) -> Self {
+        self.piece_bytes = bytes;
+        self
+    }
+
+    /// Sets how many requests are at the kernel at once (io_uring; 1 to 4096).
+    pub fn with_pieces_inflight(mut self, pieces: usize) -> Self {
+        self.pieces_inflight = pieces;
+        self
+    }
+
+    /// Sets how many jobs may wait to begin.
+    pub fn with_queue_max(mut self, jobs: usize) -> Self {
+        self.queue_max = jobs;
+        self
+    }
+
+    /// Sets the number of blocking threads (1 to 256).
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+}
+
 /// What an engine has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

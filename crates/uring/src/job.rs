@@ -31,17 +31,20 @@ pub enum Part {
         /// How many bytes; at most the lease's length.
         len: usize,
     },
-    /// Write all of `from` to offset `at`.
+    /// Write the first `len` bytes of `from` to offset `at`.
     Write {
         /// Offset in the file in bytes.
         at: u64,
         /// The bytes.
         from: View,
+        /// How many bytes; at most the view's length (the caller brings its own padding).
+        len: usize,
     },
 }
 
 /// Parts to move between memory and one open file, all in one direction. It owns its memory until [`Finished`] hands it back.
 /// Alignment for direct I/O is the caller's business.
+#[non_exhaustive]
 pub struct Job {
     /// The file.
     pub file: Arc<OwnedFd>,
@@ -49,6 +52,8 @@ pub struct Job {
     pub parts: Vec<Part>,
     /// Who sees arriving bytes.
     pub watch: Option<Watch>,
+    /// When it goes; by default reads go first.
+    pub class: Class,
 }
 
 /// A job that ended, with its memory; leases count as filled as far as bytes arrived.
@@ -83,11 +88,33 @@ pub struct Refused {
 pub(crate) type Done = Box<dyn FnOnce(Finished) + Send>;
 
 impl Job {
+    /// A job that reads from `file`, of no parts yet.
+    pub fn read(file: Arc<OwnedFd>) -> Self {
+        Job { file, parts: Vec::new(), watch: None, class: Class::Read }
+    }
+
+    /// A job that writes to `file`, of no parts yet.
+    pub fn write(file: Arc<OwnedFd>) -> Self {
+        Job { file, parts: Vec::new(), watch: None, class: Class::Write }
+    }
+
+    /// Adds a part.
+    pub fn with_part(mut self, part: Part) -> Self {
+        self.parts.push(part);
+        self
+    }
+
+    /// Sets who sees arriving bytes.
+    pub fn with_watch(mut self, watch: impl FnMut(usize, u64, &[u8]) + Send + 'static) -> Self {
+        self.watch = Some(Box::new(watch));
+        self
+    }
+
     /// Its class, by its direction; `None` for a job that can never be done.
     pub(crate) fn class(&self) -> Option<Class> {
         let class = |part: &Part| match part {
             Part::Read { into, len, .. } if into.place().is_host() && *len <= into.len() => Some(Class::Read),
-            Part::Write { from, .. } if from.place().is_host() => Some(Class::Write),
+            Part::Write { from, len, .. } if from.place().is_host() && *len <= from.len() => Some(Class::Write),
             _ => None,
         };
         let first = class(self.parts.first()?)?;
@@ -107,7 +134,7 @@ impl Part {
     pub(crate) fn range(&self) -> (u64, usize, usize) {
         match self {
             Part::Read { at, into, len } => (*at, into.addr(), *len),
-            Part::Write { at, from } => (*at, from.addr(), from.len()),
+            Part::Write { at, from, len } => (*at, from.addr(), *len),
         }
     }
 
