@@ -1,0 +1,36 @@
+use std::fmt;
+
+/// What a caller can do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The call cannot succeed as it is: a buffer too short, a payload too long.
+    Invalid,
+    /// The stored bytes are no encoding of what was announced: a miss, and the chunk is suspect.
+    Corrupt,
+    /// No such codec in this build.
+    Unsupported,
+}
+
+/// Why a payload could not be encoded or decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error(Box<(ErrorKind, String)>);
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
+        Error(Box::new((kind, what.into())))
+    }
+
+    /// What a caller can do about it.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.0
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.1)
+    }
+}
+
+impl std::error::Error for Error {}
