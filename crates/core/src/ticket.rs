@@ -20,8 +20,11 @@ pub trait Lost {
     fn lost() -> Self;
 }
 
+type Look<T> = Box<dyn FnOnce(&T) + Send>;
+
 struct Shared<T> {
     state: Mutex<State<T>>,
+    look: Mutex<Option<Look<T>>>,
     ready: Condvar,
     canceled: atomic::AtomicBool,
 }
@@ -36,6 +39,7 @@ enum State<T> {
 pub fn ticket<T: Lost>() -> (Completer<T>, Ticket<T>) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State::Pending(None)),
+        look: Mutex::new(None),
         ready: Condvar::new(),
         canceled: atomic::AtomicBool::new(false),
     });
@@ -67,6 +71,18 @@ impl<T> Ticket<T> {
     /// Whether the answer is there, so that `wait` would not block.
     pub fn is_done(&self) -> bool {
         matches!(*lock(&self.0.state), State::Ready(_))
+    }
+
+    /// Lets `look` see the answer when it comes, on the thread that gives it, or now if it is there. For one decorator only: a later look
+    /// takes the place of an earlier one that has not been called yet.
+    pub fn then_look(self, look: impl FnOnce(&T) + Send + 'static) -> Self {
+        let state = lock(&self.0.state);
+        match &*state {
+            State::Ready(answer) => look(answer),
+            _ => *lock(&self.0.look) = Some(Box::new(look)),
+        }
+        drop(state);
+        self
     }
 
     /// Asks for the end: what has not begun ends `Canceled`, what the medium is at ends as it will. The answer still comes.
@@ -107,7 +123,12 @@ impl<T: Lost> Completer<T> {
 
 impl<T> Shared<T> {
     fn complete(&self, answer: T) {
-        let before = std::mem::replace(&mut *lock(&self.state), State::Ready(answer));
+        let mut state = lock(&self.state);
+        if let Some(look) = lock(&self.look).take() {
+            look(&answer);
+        }
+        let before = std::mem::replace(&mut *state, State::Ready(answer));
+        drop(state);
         self.ready.notify_one();
         if let State::Pending(Some(waker)) = before {
             waker.wake();

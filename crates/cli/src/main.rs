@@ -1,0 +1,71 @@
+//! The `kvtier` command.
+//!
+//! Exit codes: 0 all is well; 1 the run failed or a wrong byte was seen; 2 the arguments or the input are bad.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod bench;
+mod replay;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Stores and loads the KV cache of LLM inference below the GPU.
+#[derive(Parser)]
+#[command(
+    name = "kvtier",
+    version,
+    after_help = "Exit codes: 0 ok; 1 the run failed or a wrong byte was seen; 2 bad arguments or input."
+)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Replays a request trace through host memory and files, and verifies every byte that is loaded.
+    Replay(replay::Args),
+    /// Measures a tier.
+    Bench {
+        #[command(subcommand)]
+        what: bench::What,
+    },
+    #[command(hide = true)]
+    ReplayPeer(replay::peer::Args),
+}
+
+/// The input is at fault, not the run: exit code 2.
+#[derive(Debug)]
+pub struct BadInput(pub String);
+
+impl std::fmt::Display for BadInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadInput {}
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().command {
+        Command::Replay(args) => replay::run(args),
+        Command::Bench { what } => bench::run(what).map(|()| true),
+        Command::ReplayPeer(args) => replay::peer::serve(args).map(|()| true),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("kvtier: {e:#}");
+            let invalid = e.downcast_ref::<kvtier::core::Error>().is_some_and(|e| {
+                use kvtier::core::ErrorKind::{Denied, Full, Invalid};
+                matches!(e.kind(), Invalid | Denied | Full)
+            });
+            if invalid || e.is::<BadInput>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}

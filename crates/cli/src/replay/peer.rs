@@ -1,0 +1,95 @@
+//! A second process over the same directory that loads and verifies what it is told to.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kvtier::TierExt;
+use kvtier::core::{Ctx, Load, Loaded};
+use kvtier::file::{FileConfig, FileTier};
+use kvtier::mem::{Arena, ArenaConfig, Lease};
+
+use super::{content, run};
+
+/// What a peer process is started with.
+#[derive(clap::Args)]
+pub struct Args {
+    #[arg(long)]
+    path: PathBuf,
+    #[arg(long)]
+    bytes: String,
+    #[arg(long)]
+    chunk: usize,
+}
+
+/// The other end of a peer process. Questions are lines of JSON with block ids, answers one entry an id: null for a miss, else the number of
+/// wrong bytes.
+pub struct Peer {
+    child: Child,
+    ask: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    /// Starts the process.
+    pub fn start(dir: &Path, bytes: &str, chunk: usize) -> Result<Self> {
+        let this = std::env::current_exe().context("cannot find this program to start it again")?;
+        let mut child = Command::new(this)
+            .args(["replay-peer", "--bytes", bytes, "--chunk", &chunk.to_string(), "--path"])
+            .arg(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the peer process")?;
+        let (ask, answers) = (child.stdin.take(), child.stdout.take().context("the peer has no output")?);
+        Ok(Peer { child, ask, answers: BufReader::new(answers) })
+    }
+
+    /// Has the blocks loaded and verified.
+    pub fn load(&mut self, ids: &[u64]) -> Result<Vec<Option<u64>>> {
+        let ask = self.ask.as_mut().context("the peer was ended")?;
+        writeln!(ask, "{}", serde_json::to_string(ids)?).context("the peer process is gone")?;
+        let mut line = String::new();
+        if self.answers.read_line(&mut line).context("the peer process is gone")? == 0 {
+            bail!("the peer process ended early");
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Its input ends, so it does.
+        drop(self.ask.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// The peer process.
+pub fn serve(args: Args) -> Result<()> {
+    let tier = FileTier::open(FileConfig::new(args.path, super::size("--bytes", &args.bytes)?).with_name("peer"))?;
+    let arena = Arena::new(ArenaConfig::heap(64 * args.chunk.next_multiple_of(4096)))?;
+    let ns = run::namespace(args.chunk);
+    let mut out = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        let ids: Vec<u64> = serde_json::from_str(&line?)?;
+        let mut ops = Vec::with_capacity(ids.len());
+        for id in &ids {
+            ops.push(Load { key: run::key(&ns, *id), into: vec![arena.lease(args.chunk)?] });
+        }
+        let done = run::wait(tier.load_waiting(&Ctx::within(Duration::from_secs(60)), ops));
+        let verdict = |(done, id): (&kvtier::core::Done<Load, Loaded>, &u64)| match done.result {
+            Ok(Loaded::Hit { .. }) => {
+                let bytes = done.op.into.first().and_then(Lease::as_host).unwrap_or_default();
+                Some(content::wrong(*id, bytes) + args.chunk.abs_diff(bytes.len()) as u64)
+            }
+            _ => None,
+        };
+        let answers: Vec<Option<u64>> = done.iter().zip(&ids).map(verdict).collect();
+        writeln!(out, "{}", serde_json::to_string(&answers)?)?;
+        out.flush()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! What a replay prints.
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::Result;
+use kvtier::config::Opened;
+use serde_json::{Value, json};
+
+use super::run::Outcome;
+use super::timed::{Measured, take};
+use crate::usage::percentile;
+
+/// Prints the outcome as a table, or as one JSON object.
+pub fn print(
+    outcome: &Outcome,
+    opened: &Opened,
+    meters: &[Arc<Mutex<Measured>>],
+    (chunk, as_json): (usize, bool),
+) -> Result<()> {
+    let tiers: Vec<Value> = opened
+        .tiers
+        .iter()
+        .zip(meters)
+        .map(|(tier, meter)| {
+            let (mut m, status, usage) = (take(meter), tier.status(), tier.usage());
+            json!({
+                "name": &*tier.caps().name,
+                "hits": m.hits,
+                "misses": m.misses,
+                "bytes_loaded": m.bytes_loaded,
+                "bytes_saved": m.bytes_saved,
+                "load_p50_ms": percentile(&mut m.load_ms, 0.5),
+                "load_p99_ms": percentile(&mut m.load_ms, 0.99),
+                "evictions": status.counter("evicted"),
+                "corrupt": status.counter("misses_corrupt"),
+                "used_bytes": usage.used_bytes,
+                "capacity_bytes": usage.capacity_bytes,
+                "notes": status.reasons,
+            })
+        })
+        .collect();
+    let moved: u64 =
+        tiers.iter().map(|t| t["bytes_loaded"].as_u64().unwrap_or(0) + t["bytes_saved"].as_u64().unwrap_or(0)).sum();
+    let ratio = outcome.prefix_hits as f64 / (outcome.blocks as f64).max(1.0);
+    let per_gb = outcome.cpu_s / (moved as f64 / 1e9).max(1e-9);
+    let whole = json!({
+        "wrong_bytes": outcome.wrong_bytes,
+        "prefix_hit_ratio": ratio,
+        "requests": outcome.requests,
+        "blocks": outcome.blocks,
+        "prefix_hits": outcome.prefix_hits,
+        "loads": outcome.loads,
+        "peer_loads": outcome.peer_loads,
+        "failures": outcome.failures,
+        "chunk_bytes": chunk,
+        "wall_s": outcome.wall_s,
+        "cpu_s": outcome.cpu_s,
+        "cpu_s_per_gb": per_gb,
+        "rss_mib": crate::usage::rss_mib(),
+        "tiers": tiers,
+    });
+    if as_json {
+        println!("{}", serde_json::to_string(&whole)?);
+    } else {
+        table(outcome, &tiers, (chunk, ratio, per_gb));
+    }
+    Ok(())
+}
+
+fn table(outcome: &Outcome, tiers: &[Value], (chunk, ratio, per_gb): (usize, f64, f64)) {
+    let Outcome { requests, blocks, wall_s, cpu_s, wrong_bytes, failures, .. } = outcome;
+    println!("{requests} requests, {blocks} blocks of {} in {wall_s:.1} s", kvtier::bytes::format(chunk as u64));
+    println!(
+        "prefix hit ratio {:.2} %   CPU {cpu_s:.1} s, {per_gb:.3} s per GB moved   wrong bytes {wrong_bytes}   failures {failures}",
+        ratio * 100.0
+    );
+    println!(
+        "{:<8} {:>9} {:>9} {:>10} {:>10} {:>9} {:>9} {:>9} {:>10}",
+        "tier", "hits", "misses", "GB loaded", "GB saved", "GB/s", "p50 ms", "p99 ms", "evictions"
+    );
+    for t in tiers {
+        let (loaded, saved) =
+            (t["bytes_loaded"].as_f64().unwrap_or(0.0) / 1e9, t["bytes_saved"].as_f64().unwrap_or(0.0) / 1e9);
+        let text = |name: &str| t[name].to_string();
+        let name = t["name"].as_str().unwrap_or_default();
+        println!(
+            "{name:<8} {:>9} {:>9} {loaded:>10.2} {saved:>10.2} {:>9.2} {:>9.2} {:>9.2} {:>10}",
+            text("hits"),
+            text("misses"),
+            (loaded + saved) / wall_s.max(1e-9),
+            t["load_p50_ms"].as_f64().unwrap_or(0.0),
+            t["load_p99_ms"].as_f64().unwrap_or(0.0),
+            text("evictions"),
+        );
+    }
+    for t in tiers {
+        for note in t["notes"].as_array().into_iter().flatten() {
+            println!("{}: {}", t["name"].as_str().unwrap_or_default(), note.as_str().unwrap_or_default());
+        }
+    }
+}

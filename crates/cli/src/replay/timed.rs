@@ -1,0 +1,120 @@
+//! A tier that measures the tier inside it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use kvtier::Tier;
+use kvtier::core::{
+    Caps, Ctx, Cursor, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Op,
+    Removed, Save, Saved, Status, Ticket, Usage,
+};
+
+/// What was measured so far.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Loads that were hits.
+    pub hits: u64,
+    /// Loads that were not.
+    pub misses: u64,
+    /// Payload bytes of the hits.
+    pub bytes_loaded: u64,
+    /// Payload bytes of the saves that stored.
+    pub bytes_saved: u64,
+    /// How long each batch of loads with a hit took, in ms.
+    pub load_ms: Vec<f64>,
+}
+
+/// Times batches of loads and counts what came of them. Saves are counted when the batch is answered.
+#[derive(Debug)]
+pub struct Timed {
+    inner: Arc<dyn Tier>,
+    measured: Arc<Mutex<Measured>>,
+}
+
+impl Timed {
+    /// Puts it around a tier; the second part is read with [`take`].
+    pub fn around(inner: Arc<dyn Tier>) -> (Self, Arc<Mutex<Measured>>) {
+        let measured = Arc::<Mutex<Measured>>::default();
+        (Timed { inner, measured: Arc::clone(&measured) }, measured)
+    }
+}
+
+/// A copy of what was measured.
+pub fn take(measured: &Mutex<Measured>) -> Measured {
+    measured.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+impl Tier for Timed {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+        self.inner.lookup(ctx, keys, mode, hold)
+    }
+
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        let began = Instant::now();
+        let measured = Arc::clone(&self.measured);
+        self.inner.load(ctx, ops).then_look(move |answers: &Vec<Done<Load, Loaded>>| {
+            let mut m = measured.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = m.hits;
+            for done in answers {
+                match done.result {
+                    Ok(Loaded::Hit { len }) => {
+                        m.hits += 1;
+                        m.bytes_loaded += len;
+                    }
+                    Ok(Loaded::Throttled) => {}
+                    _ => m.misses += 1,
+                }
+            }
+            if m.hits > before {
+                m.load_ms.push(began.elapsed().as_secs_f64() * 1e3);
+            }
+        })
+    }
+
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        let measured = Arc::clone(&self.measured);
+        self.inner.save(ctx, ops).then_look(move |answers: &Vec<Done<Save, Saved>>| {
+            let stored = answers.iter().filter(|d| matches!(d.result, Ok(Saved::Stored)));
+            let bytes = stored.map(|d| d.op.bytes()).sum::<u64>();
+            measured.lock().unwrap_or_else(PoisonError::into_inner).bytes_saved += bytes;
+        })
+    }
+
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        self.inner.remove(ctx, keys)
+    }
+
+    fn release(&self, hold: HoldId) {
+        self.inner.release(hold);
+    }
+
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        self.inner.ready(ctx)
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        self.inner.close()
+    }
+}
+
+impl Observe for Timed {
+    fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+
+    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
+        self.inner.keys(from, max)
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) {
+        self.inner.listen(listener);
+    }
+
+    fn status(&self) -> Status {
+        self.inner.status()
+    }
+}

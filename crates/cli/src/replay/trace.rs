@@ -1,0 +1,113 @@
+//! Request traces: Mooncake's JSON lines, and a binary form of the same.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::BadInput;
+
+/// One request: the ids of its blocks, in order. Equal ids are equal prefixes, so an id names a block and all before it.
+pub type Request = Vec<u64>;
+
+/// Reads at most `max` requests. `.bin` and `.bin.zst` are binary, all else JSON lines.
+pub fn read(path: &Path, max: usize) -> Result<Vec<Request>> {
+    let name = path.to_string_lossy();
+    let open = File::open(path).map_err(|e| BadInput(format!("cannot open the trace {name}: {e}; check the path")));
+    let file = BufReader::new(open?);
+    if name.ends_with(".bin.zst") {
+        let mut zstd = zstd::Decoder::new(file).context("cannot start zstd")?;
+        zstd.window_log_max(27).context("cannot set up zstd")?;
+        return binary(BufReader::new(zstd), max).with_context(|| format!("in {name}"));
+    }
+    if name.ends_with(".bin") {
+        return binary(file, max).with_context(|| format!("in {name}"));
+    }
+    json_lines(file, &name, max)
+}
+
+#[derive(serde::Deserialize)]
+struct Line {
+    hash_ids: Vec<u64>,
+}
+
+fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Vec<Request>> {
+    let mut requests = Vec::new();
+    for (n, line) in (1..).zip(file.lines()) {
+        if requests.len() == max {
+            break;
+        }
+        let line = line.map_err(|e| BadInput(format!("{name}:{n}: {e}; the trace must be UTF-8 text")))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let parsed: Line = serde_json::from_str(&line)
+            .map_err(|e| BadInput(format!("{name}:{n}: no request: {e}; each line is an object with `hash_ids`")))?;
+        requests.push(parsed.hash_ids);
+    }
+    if requests.is_empty() {
+        return Err(BadInput(format!("{name}: holds no request; each line is an object with `hash_ids`")).into());
+    }
+    Ok(requests)
+}
+
+fn binary(mut file: impl Read, max: usize) -> Result<Vec<Request>> {
+    let cut = |e: std::io::Error| BadInput(format!("not a whole binary trace: {e}"));
+    let word = move |file: &mut dyn Read| -> Result<u32> {
+        let mut bytes = [0; 4];
+        file.read_exact(&mut bytes).map_err(cut)?;
+        Ok(u32::from_le_bytes(bytes))
+    };
+    let count = word(&mut file)? as usize;
+    let _block_tokens = word(&mut file)?;
+    let mut requests = Vec::new();
+    for _ in 0..count.min(max) {
+        // time (8 bytes), session, flags
+        for _ in 0..4 {
+            word(&mut file)?;
+        }
+        let n = word(&mut file)?;
+        requests.push((0..n).map(|_| word(&mut file).map(u64::from)).collect::<Result<_>>()?);
+    }
+    Ok(requests)
+}
+
+/// A multi-turn chat and agent workload. Sessions of 1 to 12 turns (geometric, mean about 4) share one of 8 system prompts of 2 to 16
+/// blocks; each turn resends all before it and adds 1 to 6 blocks. 24 sessions are open at once and a random one goes next, so that a
+/// session returns after others have passed.
+pub fn generate(requests: usize, seed: u64) -> Vec<Request> {
+    let mut random = Random(seed | 1);
+    let mut next_id = 1u64;
+    let mut fresh = |n: u64| {
+        next_id += n;
+        (next_id - n..next_id).collect::<Vec<u64>>()
+    };
+    let prompts: Vec<Request> = (0..8).map(|_| fresh(2 + random.below(15))).collect();
+    let mut open: Vec<Request> = Vec::new();
+    let mut all = Vec::with_capacity(requests);
+    while all.len() < requests {
+        if open.len() < 24 {
+            open.push(prompts[random.below(8) as usize].clone());
+        }
+        let at = random.below(open.len() as u64) as usize;
+        open[at].extend(fresh(1 + random.below(6)));
+        all.push(open[at].clone());
+        if random.below(4) == 0 || open[at].len() > 80 {
+            open.swap_remove(at);
+        }
+    }
+    all
+}
+
+/// A small generator of good enough numbers (xorshift*), the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
+    }
+}
