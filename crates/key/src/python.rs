@@ -59,6 +59,11 @@ pub(crate) fn int_digits(text: &str, radix: u8, mut digit: impl FnMut(u8) -> Opt
 
 /// `int(text, radix)` where it fits 64 bits.
 pub(crate) fn int_i64(text: &str, radix: u8) -> Option<i64> {
+    // What LMCache itself writes: a few plain digits.
+    let plain = text.bytes().map(|byte| (byte as char).to_digit(radix.into()));
+    if (1..=15).contains(&text.len()) && plain.clone().all(|digit| digit.is_some()) {
+        return Some(plain.flatten().fold(0, |value, digit| value * i64::from(radix) + i64::from(digit)));
+    }
     let mut magnitude: i128 = 0;
     let negative = int_digits(text, radix, |value| {
         magnitude = magnitude * i128::from(radix) + i128::from(value);
@@ -67,18 +72,20 @@ pub(crate) fn int_i64(text: &str, radix: u8) -> Option<i64> {
     i64::try_from(if negative { -magnitude } else { magnitude }).ok()
 }
 
-/// `bytes.fromhex(text)`: pairs of digits, ASCII white space allowed between pairs. `None` where Python would raise.
-pub(crate) fn bytes_from_hex(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 2);
+/// `bytes.fromhex(text)` into the front of `out`: pairs of digits, ASCII white space allowed between pairs. The part that
+/// was written; `None` where Python would raise, or `out` is too short.
+pub(crate) fn bytes_from_hex<'a>(text: &str, out: &'a mut [u8]) -> Option<&'a [u8]> {
+    let mut len = 0;
     let mut rest = text.as_bytes().iter();
     while let Some(high) = rest.next() {
         if matches!(high, b' ' | b'\t'..=b'\r') {
             continue;
         }
         let low = rest.next()?;
-        bytes.push(nibble(*high)? << 4 | nibble(*low)?);
+        *out.get_mut(len)? = nibble(*high)? << 4 | nibble(*low)?;
+        len += 1;
     }
-    Some(bytes)
+    Some(&out[..len])
 }
 
 /// Appends `bytes` in lower-case hexadecimal.
@@ -111,6 +118,14 @@ pub(crate) fn push_int_hex(out: &mut String, value: i64, prefix: &str, width: us
     out.push_str(prefix);
     (digits.len() - at + sign..width).for_each(|_| out.push('0'));
     digits[at..].iter().for_each(|digit| out.push(*digit as char));
+}
+
+/// Appends `text` with `with` for every `/`.
+pub(crate) fn push_slashes_as(out: &mut String, text: &str, with: &str) {
+    for (i, part) in text.split('/').enumerate() {
+        out.push_str(if i == 0 { "" } else { with });
+        out.push_str(part);
+    }
 }
 
 /// Appends `urllib.parse.quote(text, safe)`, where `safe` is `/` or nothing.
@@ -181,6 +196,6 @@ mod tests {
     fn bytes_read_as_python_reads_them() {
         let cases =
             [("0011", true), ("00 11", true), (" 00\x0b", true), ("0 0", false), ("0", false), ("00\x1c11", false)];
-        cases.iter().for_each(|(text, ok)| assert_eq!(bytes_from_hex(text).is_some(), *ok, "{text:?}"));
+        cases.iter().for_each(|(text, ok)| assert_eq!(bytes_from_hex(text, &mut [0; 2]).is_some(), *ok, "{text:?}"));
     }
 }

@@ -4,8 +4,8 @@ use blake2::Blake2b;
 use blake2::digest::{Digest as _, consts::U8};
 
 use super::{SEP, checked_file_name, checked_length, checked_s3_name};
-use crate::python::{bytes_from_hex, int_i64, push_hex, push_int_hex, push_quoted, unquoted};
-use crate::{ChunkHash, InvalidKey, KvRank, ObjectKey};
+use crate::python::{bytes_from_hex, int_i64, push_hex, push_int_hex, push_quoted, push_slashes_as, unquoted};
+use crate::{ChunkHash, HASH_BYTES_MAX, InvalidKey, KvRank, ObjectKey};
 
 const FS_SUFFIX: &str = ".data";
 
@@ -53,8 +53,8 @@ impl ObjectKey {
     /// The file name of LMCache's `fs` adapter: `/` in the model is written `-SEP-`.
     /// Errors: longer than [`FILE_NAME_BYTES_MAX`](super::FILE_NAME_BYTES_MAX); a NUL.
     pub fn fs_name(&self) -> Result<String, InvalidKey> {
-        let mut out = self.model.replace('/', SEP);
-        out.reserve(self.name_bytes());
+        let mut out = String::with_capacity(self.name_bytes());
+        push_slashes_as(&mut out, &self.model, SEP);
         self.push_fields(&mut out, "0x");
         out.push_str(FS_SUFFIX);
         checked_file_name(out)
@@ -138,8 +138,9 @@ fn rank_of(text: &str, name: &str) -> Result<KvRank, InvalidKey> {
 }
 
 fn hash_of(text: &str, name: &str) -> Result<ChunkHash, InvalidKey> {
-    let bytes = bytes_from_hex(text).ok_or_else(|| refused(name, "its chunk hash is no hexadecimal bytes"))?;
-    Ok(ChunkHash::new(&bytes))
+    let mut room = [0; HASH_BYTES_MAX];
+    let bytes = bytes_from_hex(text, &mut room);
+    Ok(ChunkHash::new(bytes.ok_or_else(|| refused(name, "its chunk hash is no hexadecimal bytes, 512 at most"))?))
 }
 
 fn wrong_fields(name: &str) -> InvalidKey {
