@@ -1,0 +1,204 @@
+//! The command as an operator runs it.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+fn kvtier(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn json(args: &[&str]) -> Value {
+    let Output { status, stdout, stderr } = kvtier(args).output().unwrap();
+    assert!(status.success(), "{args:?}: {}", String::from_utf8_lossy(&stderr));
+    serde_json::from_slice(&stdout).unwrap()
+}
+
+/// Sessions that come back: each request is a prefix of an earlier one and something new.
+fn trace(dir: &Path, requests: u64) -> (String, Vec<Vec<u64>>) {
+    let mut all: Vec<Vec<u64>> = Vec::new();
+    let mut next = 0;
+    let mut x = 88_172_645_463_325_252u64;
+    for _ in 0..requests {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        let mut ids = all.get((x % 97) as usize % all.len().max(1)).cloned().unwrap_or_default();
+        ids.truncate((x >> 20) as usize % 12);
+        let n = 1 + (x >> 40) % 7;
+        ids.extend(next..next + n);
+        next += n;
+        all.push(ids);
+    }
+    let path = dir.join("trace.jsonl");
+    let lines = all
+        .iter()
+        .map(|ids| format!("{{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"hash_ids\":{ids:?}}}\n"));
+    fs::write(&path, lines.collect::<String>()).unwrap();
+    (path.to_str().unwrap().to_owned(), all)
+}
+
+/// LRU from first principles: a request's cached prefix becomes the most recent with its head last, what it saves after that in order.
+fn simulate(requests: &[Vec<u64>], cap: usize) -> (usize, usize) {
+    let (mut cache, mut hits, mut blocks) = (VecDeque::<u64>::new(), 0, 0);
+    for ids in requests {
+        let prefix = ids.iter().take_while(|id| cache.contains(id)).count();
+        hits += prefix;
+        blocks += ids.len();
+        for id in ids[..prefix].iter().rev().chain(&ids[prefix..]) {
+            cache.retain(|cached| cached != id);
+            cache.push_back(*id);
+            if cache.len() > cap {
+                cache.pop_front();
+            }
+        }
+    }
+    (hits, blocks)
+}
+
+#[test]
+fn one_at_a_time_the_hit_ratio_is_that_of_an_independent_simulation() {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, requests) = trace(dir.path(), 400);
+    for cap in [16, 64, 200] {
+        let config = dir.path().join("host.json");
+        fs::write(&config, format!("{{\"tiers\":[{{\"type\":\"host\",\"bytes\":{}}}]}}", cap * 4096)).unwrap();
+        let args = [
+            "replay",
+            &trace,
+            "--config",
+            config.to_str().unwrap(),
+            "--chunk-bytes",
+            "4096",
+            "--concurrency",
+            "1",
+            "--json",
+        ];
+        let out = json(&args);
+        let (hits, blocks) = simulate(&requests, cap);
+        assert!(hits > 0);
+        assert_eq!(
+            (out["prefix_hits"].as_u64(), out["blocks"].as_u64()),
+            (Some(hits as u64), Some(blocks as u64)),
+            "cap {cap}"
+        );
+        assert_eq!(out["prefix_hit_ratio"].as_f64().unwrap(), hits as f64 / blocks as f64);
+    }
+}
+
+#[test]
+fn eight_at_once_with_a_second_process_no_byte_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, _) = trace(dir.path(), 600);
+    let files = dir.path().join("kv");
+    let args = ["replay", &trace, "--path", files.to_str().unwrap(), "--host-bytes", "2MiB", "--file-bytes", "24MiB"];
+    let out = json(&[&args[..], &["--chunk-bytes", "50000", "--peers", "1", "--json"]].concat());
+    assert_eq!(out["wrong_bytes"], 0);
+    assert_eq!(out["failures"], 0);
+    assert!(out["peer_loads"].as_u64().unwrap() > 100);
+    for field in ["wall_s", "cpu_s"] {
+        assert!(out[field].as_f64().unwrap() > 0.0);
+    }
+    let tier = &out["tiers"][1];
+    assert_eq!(tier["name"], "file");
+    for field in ["hits", "misses", "bytes_loaded", "bytes_saved", "load_p50_ms", "load_p99_ms"] {
+        assert!(tier[field].is_number(), "{field}");
+    }
+    assert!(fs::read_dir(files.join(".kvtier/tmp")).unwrap().next().is_none());
+}
+
+#[test]
+fn killed_at_any_moment_it_comes_back_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, _) = trace(dir.path(), 3000);
+    let files = dir.path().join("kv");
+    let args = [
+        "replay",
+        &trace,
+        "--path",
+        files.to_str().unwrap(),
+        "--host-bytes",
+        "1MiB",
+        "--file-bytes",
+        "24MiB",
+        "--chunk-bytes",
+        "50000",
+        "--json",
+    ];
+    for n in 0..50u64 {
+        let mut child = kvtier(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(5 + n * 37 % 260));
+        child.kill().unwrap();
+        let out = child.wait_with_output().unwrap();
+        assert!(out.status.success() || out.status.code().is_none(), "{}", String::from_utf8_lossy(&out.stderr));
+    }
+    let out = json(&args);
+    assert_eq!((&out["wrong_bytes"], &out["failures"]), (&Value::from(0), &Value::from(0)));
+    assert!(out["tiers"][1]["hits"].as_u64().unwrap() > 0);
+    assert!(fs::read_dir(files.join(".kvtier/tmp")).unwrap().next().is_none(), "an unfinished file was left behind");
+}
+
+#[test]
+fn bad_input_says_what_where_and_what_to_do_and_ends_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("bad.jsonl"), "{\"hash_ids\":[1]}\n{\"hash_ids\":\"x\"}\n").unwrap();
+    fs::write(path("empty.jsonl"), "").unwrap();
+    fs::write(path("cut.bin"), [1, 0, 0, 0, 0, 1]).unwrap();
+    fs::create_dir(path("mine")).unwrap();
+    fs::write(path("mine/letter.txt"), "dear").unwrap();
+    let (bad, empty, cut, none, mine) =
+        (path("bad.jsonl"), path("empty.jsonl"), path("cut.bin"), path("none.jsonl"), path("mine"));
+    let cases: [(&[&str], &[&str]); 7] = [
+        (&[&none], &["none.jsonl", "check the path"]),
+        (&[&bad], &["bad.jsonl:2", "hash_ids"]),
+        (&[&empty], &["empty.jsonl", "no request"]),
+        (&[&cut], &["cut.bin", "binary trace"]),
+        (&["--path", &mine], &["mine", "letter.txt", "choose an empty directory"]),
+        (&["--chunk-bytes", "many"], &["--chunk-bytes", "256KiB"]),
+        (&["--config", &none], &["none.jsonl", "configuration"]),
+    ];
+    for (args, says) in cases {
+        let out = kvtier(&[&["replay"], args].concat()).output().unwrap();
+        let text = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {text}");
+        assert_eq!(text.trim_end().lines().count(), 1, "{text}");
+        assert!(says.iter().all(|s| text.contains(s)), "{args:?}: {text}");
+    }
+    assert_eq!(fs::read_dir(mine).unwrap().count(), 1);
+}
+
+#[test]
+fn bench_file_prints_the_cells_that_were_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kv");
+    let args = [
+        "bench",
+        "file",
+        "--path",
+        path.to_str().unwrap(),
+        "--op",
+        "put,get",
+        "--size",
+        "64KiB,1MiB",
+        "--concurrency",
+        "1,4",
+    ];
+    for engine in ["uring", "threads"] {
+        let out = json(&[&args[..], &["--gb", "0.01", "--engine", engine, "--json"]].concat());
+        let cells = out["cells"].as_array().unwrap();
+        assert_eq!(cells.len(), 8);
+        for field in ["size", "concurrency", "mb_per_s", "cpu_s_per_gb", "p50_ms", "p99_ms", "rss_mib"] {
+            assert!(cells.iter().all(|c| c[field].is_number()), "{field}");
+        }
+    }
+    let chunks = fs::read_dir(&path).unwrap().flatten().filter(|e| e.file_name() != ".kvtier");
+    assert!(chunks.flat_map(|d| fs::read_dir(d.path()).unwrap()).next().is_none(), "the bench cleans up");
+}
