@@ -1,14 +1,20 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtier_mem::Arena;
 
-use crate::queue::Queue;
 use crate::reactor::Reactor;
+use crate::sched::Sched;
+use crate::shared::Shared;
+use crate::stats::Counts;
 use crate::threads::Threads;
-use crate::{Error, ErrorKind, Finished, Job, Refused};
+use crate::{Error, ErrorKind, Finished, Job, Refused, Stats};
+
+/// The most bytes in one request; the kernel moves a little less than 2 GiB at once.
+const PIECE_BYTES_MAX: usize = 1 << 30;
+const PIECES_INFLIGHT_MAX: usize = 4096;
+const THREADS_MAX: usize = 256;
 
 /// What moves the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,20 +95,19 @@ impl EngineConfig {
     }
 }
 
-/// What an engine has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Pieces moved.
-    pub pieces: u64,
-    /// Bytes moved.
-    pub bytes: u64,
-    /// Requests that the kernel did in part and that were continued.
-    pub short_ios: u64,
-    /// Requests repeated after an interruption.
-    pub retries: u64,
-    /// Pieces that used registered memory.
-    pub fixed: u64,
+impl EngineConfig {
+    fn check(&self) -> Result<(), Error> {
+        let numbers = [
+            ("piece_bytes", self.piece_bytes, PIECE_BYTES_MAX),
+            ("pieces_inflight", self.pieces_inflight, PIECES_INFLIGHT_MAX),
+            ("queue_max", self.queue_max, usize::MAX),
+            ("threads", self.threads, THREADS_MAX),
+        ];
+        let wrong = numbers.into_iter().find(|(_, n, max)| *n == 0 || n > max);
+        wrong.map_or(Ok(()), |(name, n, max)| {
+            Err(Error::new(ErrorKind::Invalid, format!("{name} is {n}; choose 1 to {max}")))
+        })
+    }
 }
 
 /// How an arena was registered.
@@ -120,7 +125,7 @@ pub struct Registered {
 pub struct Engine(Arc<Inner>);
 
 struct Inner {
-    queue: Arc<Queue>,
+    shared: Arc<Shared>,
     counts: Arc<Counts>,
     backend: Backend,
     reason: String,
@@ -132,29 +137,35 @@ enum Backend {
 }
 
 impl Engine {
-    /// Starts an engine. `Auto` tries io_uring first and says in [`reason`](Engine::reason) why it could not be.
+    /// Starts an engine. `Auto` tries io_uring first and says in [`reason`](Engine::reason) why it could not be. Errors: `Invalid` for a
+    /// number out of its range, `Unsupported` or `Io` where the machine refuses the kind that was chosen.
     pub fn new(config: EngineConfig) -> Result<Self, Error> {
-        if config.piece_bytes == 0 || config.pieces_inflight == 0 || config.queue_max == 0 {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "piece_bytes, pieces_inflight and queue_max must be at least 1",
-            ));
+        config.check()?;
+        match config.kind {
+            EngineKind::Threads => Self::threads(&config, "chosen".into()),
+            EngineKind::Uring => Self::uring(&config),
+            EngineKind::Auto => Self::uring(&config).or_else(|e| {
+                let reason = format!("no io_uring here: {}", reason_of(&e));
+                tracing::info!("{reason}; blocking threads instead");
+                Self::threads(&config, reason)
+            }),
         }
-        let (queue, counts) = (Arc::new(Queue::new(config.queue_max)), Arc::<Counts>::default());
-        let threads = |reason: String| {
-            let threads = Threads::start(&queue, &counts, config.threads, config.piece_bytes);
-            threads.map(|t| (Backend::Threads(t), reason)).map_err(|e| Error::io("cannot start an I/O thread", e))
-        };
-        let uring = || Reactor::start(&config, &queue, &counts).map(|(r, how)| (Backend::Uring(r), how));
-        let (backend, reason) = match config.kind {
-            EngineKind::Threads => threads("chosen".into())?,
-            EngineKind::Uring => uring()?,
-            EngineKind::Auto => uring().or_else(|e| threads(format!("no io_uring here: {}", reason_of(&e))))?,
-        };
-        Ok(Engine(Arc::new(Inner { queue, counts, backend, reason })))
     }
 
-    /// Which engine it became.
+    fn uring(config: &EngineConfig) -> Result<Self, Error> {
+        let (shared, counts) = shared(config, config.pieces_inflight);
+        let (reactor, reason) = Reactor::start(config, &shared, &counts)?;
+        Ok(Engine(Arc::new(Inner { shared, counts, backend: Backend::Uring(reactor), reason })))
+    }
+
+    fn threads(config: &EngineConfig, reason: String) -> Result<Self, Error> {
+        let (shared, counts) = shared(config, config.threads);
+        let threads = Threads::start(&shared, &counts, config.threads);
+        let threads = threads.map_err(|e| Error::io("cannot start an I/O thread", e))?;
+        Ok(Engine(Arc::new(Inner { shared, counts, backend: Backend::Threads(threads), reason })))
+    }
+
+    /// Which engine it became: `Uring` or `Threads`.
     pub fn kind(&self) -> EngineKind {
         match self.0.backend {
             Backend::Uring(_) => EngineKind::Uring,
@@ -167,10 +178,15 @@ impl Engine {
         &self.0.reason
     }
 
-    /// Registers an arena's memory with the kernel for as long as the engine lives. Where that is refused (locked-memory limit), the
-    /// arena works all the same; the answer says so.
+    /// Registers an arena's memory with the kernel for as long as the engine lives, which keeps the memory mapped as long; leases
+    /// anywhere inside then move with less work. Where the kernel refuses (limit of locked memory), the arena works all the same and the
+    /// answer says so. Errors: `Closed`; `Invalid` from a callback of the engine, which would wait for itself.
     pub fn register(&self, arena: &Arena) -> Result<Registered, Error> {
         match &self.0.backend {
+            _ if self.0.on_own_thread() => {
+                Err(Error::new(ErrorKind::Invalid, "memory cannot be registered from a callback of the engine"))
+            }
+            _ if self.0.shared.lock().is_closed() => Err(Error::closed()),
             Backend::Uring(reactor) => reactor.register(arena),
             Backend::Threads(_) => {
                 Ok(Registered { fixed: false, reason: "blocking threads need no registration".into() })
@@ -178,24 +194,33 @@ impl Engine {
         }
     }
 
-    /// Takes a job, or hands it back. Never blocks. `done` runs on a thread of the engine and must be quick.
+    /// Takes a job, or hands it back. Never blocks. `done` is called exactly once for a job that was taken, on a thread of the engine: it
+    /// must be quick (hand the rest to somebody else), and may submit more. What can never be done ends as `Invalid` or `Unsupported`.
     pub fn submit(&self, job: Job, done: impl FnOnce(Finished) + Send + 'static) -> Result<(), Refused> {
-        self.0.queue.push(job, Box::new(done))?;
-        if let Backend::Uring(reactor) = &self.0.backend {
-            reactor.wake();
+        self.0.shared.lock().push(job, Box::new(done))?;
+        match &self.0.backend {
+            Backend::Uring(reactor) => reactor.wake(),
+            Backend::Threads(_) => self.0.shared.notify_one(),
         }
         Ok(())
     }
 
     /// What it has done so far.
     pub fn stats(&self) -> Stats {
-        self.0.counts.stats()
+        let queued = self.0.shared.lock().queued();
+        self.0.counts.stats(queued)
     }
 
-    /// Takes no more jobs, ends those under way, calls every `done`, joins its threads. Not to be called from `done`.
+    /// Takes no more jobs, cancels those under way, and waits until the kernel has let go of their memory (disks take no notice of a
+    /// cancel) and every `done` was called; what was not moved in time ends as `Closed`. From a callback it does not wait.
     pub fn close(&self) {
         self.0.close();
     }
+}
+
+fn shared(config: &EngineConfig, pieces_max: usize) -> (Arc<Shared>, Arc<Counts>) {
+    let counts = Arc::<Counts>::default();
+    (Arc::new(Shared::new(Sched::new(config, pieces_max, Arc::clone(&counts)))), counts)
 }
 
 fn reason_of(e: &Error) -> String {
@@ -203,11 +228,21 @@ fn reason_of(e: &Error) -> String {
 }
 
 impl Inner {
-    fn close(&self) {
-        self.queue.close();
+    fn on_own_thread(&self) -> bool {
+        let current = std::thread::current().id();
         match &self.backend {
+            Backend::Uring(reactor) => reactor.is_own(current),
+            Backend::Threads(threads) => threads.is_own(current),
+        }
+    }
+
+    fn close(&self) {
+        self.shared.close();
+        match &self.backend {
+            Backend::Uring(reactor) if self.on_own_thread() => reactor.wake(),
             Backend::Uring(reactor) => reactor.join(),
-            Backend::Threads(threads) => threads.join(),
+            Backend::Threads(threads) if !self.on_own_thread() => threads.join(),
+            Backend::Threads(_) => {}
         }
     }
 }
@@ -224,39 +259,45 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// The counters behind [`Stats`].
-#[derive(Debug, Default)]
-pub struct Counts {
-    pieces: AtomicU64,
-    bytes: AtomicU64,
-    short_ios: AtomicU64,
-    retries: AtomicU64,
-    fixed: AtomicU64,
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
 
-impl Counts {
-    pub fn piece(&self, bytes: usize, fixed: bool) {
-        self.pieces.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.fixed.fetch_add(fixed.into(), Ordering::Relaxed);
-    }
+    use kvtier_mem::ArenaConfig;
 
-    pub fn short(&self) {
-        self.short_ios.fetch_add(1, Ordering::Relaxed);
-    }
+    use super::*;
+    use crate::reactor::Command;
+    use crate::{Part, RefusedWhy};
 
-    pub fn retry(&self) {
-        self.retries.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn stats(&self) -> Stats {
-        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        Stats {
-            pieces: get(&self.pieces),
-            bytes: get(&self.bytes),
-            short_ios: get(&self.short_ios),
-            retries: get(&self.retries),
-            fixed: get(&self.fixed),
+    #[test]
+    fn a_reactor_that_dies_answers_everyone() {
+        let engine = Engine::new(EngineConfig::default().with_kind(EngineKind::Uring).with_pieces_inflight(1)).unwrap();
+        let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let (file, (send, answers)) = (Arc::new(reader.into()), sync_channel(3));
+        // The first waits at the kernel for bytes that never come, the others in the queue.
+        for _ in 0..3 {
+            let part = Part::Read { at: 0, into: arena.lease(4096).unwrap(), len: 4096 };
+            let send = send.clone();
+            engine.submit(Job::read(Arc::clone(&file)).with_part(part), move |f| send.send(f).unwrap()).unwrap();
         }
+        let Backend::Uring(reactor) = &engine.0.backend else { panic!("asked for io_uring") };
+        while engine.stats().unfixed == 0 {
+            std::thread::yield_now();
+        }
+        reactor.command(Command::Die).unwrap();
+        let mut parts = Vec::new();
+        for _ in 0..3 {
+            let finished = answers.recv_timeout(Duration::from_secs(10)).unwrap();
+            assert_eq!(finished.result.unwrap_err().kind(), ErrorKind::Closed);
+            parts.push(finished.job.parts.len());
+        }
+        parts.sort();
+        assert_eq!(parts, [0, 1, 1], "only the memory that the kernel may still write to is given up");
+        let refused = engine.submit(Job::read(file), |_| {}).unwrap_err();
+        assert_eq!(refused.why, RefusedWhy::Closed);
+        assert_eq!(engine.register(&arena).unwrap_err().kind(), ErrorKind::Closed);
+        engine.close();
     }
 }

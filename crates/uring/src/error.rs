@@ -7,9 +7,9 @@ use std::io;
 pub enum ErrorKind {
     /// The kernel refused; [`Error::raw_os_error`] says why.
     Io,
-    /// The file ended after this many bytes of the job.
+    /// The file ended before the job did.
     ShortRead {
-        /// Bytes moved before the end.
+        /// Bytes read, counting each part up to its first gap.
         got: u64,
     },
     /// The job can never be done: fix it.
@@ -35,6 +35,14 @@ impl Error {
 
     pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
         Error { kind: ErrorKind::Io, what: what.into(), source: Some(source) }
+    }
+
+    pub(crate) fn closed() -> Self {
+        Error::new(ErrorKind::Closed, "the I/O engine was closed before the job ended")
+    }
+
+    pub(crate) fn short_read(got: u64) -> Self {
+        Error::new(ErrorKind::ShortRead { got }, format!("the file ended after {got} bytes of what was to be read"))
     }
 
     /// What went wrong.

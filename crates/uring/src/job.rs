@@ -16,7 +16,10 @@ pub enum Class {
     Write,
 }
 
-/// Sees bytes as they arrive: (index of the part, offset in the part, the bytes). Each byte exactly once, in any order.
+/// Sees bytes as they arrive: (index of the part, offset in the part in bytes, the bytes). It is called once for each whole piece, in any
+/// order, never twice at a time, on a thread of the engine: it should take no longer than a checksum does. Pieces start at multiples of
+/// [`EngineConfig::piece_bytes`](crate::EngineConfig::piece_bytes) from the start of their part. In a job that succeeds each byte was seen
+/// exactly once; a watch that panics fails its job as `Invalid`.
 pub type Watch = Box<dyn FnMut(usize, u64, &[u8]) + Send>;
 
 /// One contiguous piece of a job.
@@ -56,11 +59,12 @@ pub struct Job {
     pub class: Class,
 }
 
-/// A job that ended, with its memory; leases count as filled as far as bytes arrived.
+/// A job that ended, with its memory; leases count as filled as far as bytes arrived without a gap. Only where the engine itself
+/// broke down while the kernel was at the job are the parts gone (leaked, since the kernel may still use them).
 pub struct Finished {
     /// The job.
     pub job: Job,
-    /// Bytes moved: all of them, or an error.
+    /// Bytes moved: all of them, or the first error.
     pub result: Result<u64, Error>,
 }
 
@@ -72,8 +76,6 @@ pub enum RefusedWhy {
     Full,
     /// The engine is closed.
     Closed,
-    /// The job can never be done: no parts, both directions, memory the CPU cannot reach, or a part longer than its memory.
-    Invalid,
 }
 
 /// A job that was not taken, untouched.
@@ -110,15 +112,29 @@ impl Job {
         self
     }
 
-    /// Its class, by its direction; `None` for a job that can never be done.
-    pub(crate) fn class(&self) -> Option<Class> {
-        let class = |part: &Part| match part {
-            Part::Read { into, len, .. } if into.place().is_host() && *len <= into.len() => Some(Class::Read),
-            Part::Write { from, len, .. } if from.place().is_host() && *len <= from.len() => Some(Class::Write),
-            _ => None,
-        };
-        let first = class(self.parts.first()?)?;
-        self.parts.iter().all(|p| class(p) == Some(first)).then_some(first)
+    /// Refuses what can never be done.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let reads = self.parts.first().is_some_and(Part::is_read);
+        self.parts.iter().try_for_each(|part| {
+            let (at, _, len) = part.range();
+            let (held, place) = match part {
+                Part::Read { into, .. } => (into.len(), into.place()),
+                Part::Write { from, .. } => (from.len(), from.place()),
+            };
+            let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
+            match () {
+                _ if !place.is_host() => Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("this engine moves host memory only, not {place:?}: go through a host lease"),
+                )),
+                _ if part.is_read() != reads => invalid("one job both reads and writes: make two of it".into()),
+                _ if len > held => invalid(format!("a part of {len} bytes in memory of {held}")),
+                _ if at.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) => {
+                    invalid(format!("no file has {len} bytes at offset {at}"))
+                }
+                _ => Ok(()),
+            }
+        })
     }
 
     /// Marks how far a part's lease was filled.
@@ -140,12 +156,6 @@ impl Part {
 
     pub(crate) fn is_read(&self) -> bool {
         matches!(self, Part::Read { .. })
-    }
-}
-
-impl Finished {
-    pub(crate) fn closed(job: Job) -> Self {
-        Finished { job, result: Err(Error::new(ErrorKind::Closed, "the I/O engine was closed")) }
     }
 }
 

@@ -5,14 +5,19 @@
 //! io_uring. Nothing here knows a key or a file name.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod active;
 mod engine;
 mod error;
 mod job;
-mod queue;
 mod reactor;
+mod ring;
+mod running;
+mod sched;
+mod shared;
+mod slab;
+mod stats;
 mod threads;
 
-pub use engine::{Engine, EngineConfig, EngineKind, Registered, Stats};
+pub use engine::{Engine, EngineConfig, EngineKind, Registered};
 pub use error::{Error, ErrorKind};
 pub use job::{Class, Finished, Job, Part, Refused, RefusedWhy, Watch};
+pub use stats::Stats;

@@ -1,24 +1,26 @@
 use std::fs::File;
 use std::io::{self, Write};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 
 use io_uring::{IoUring, opcode, types};
 use kvtier_mem::Arena;
 
-use crate::active::Active;
-use crate::engine::{Counts, EngineConfig, Registered};
-use crate::queue::Queue;
+use crate::engine::{EngineConfig, Registered};
+use crate::ring::{Pinned, build};
+use crate::running::{Ended, Request};
+use crate::shared::{GiveUpOnPanic, Shared};
+use crate::stats::Counts;
 use crate::{Error, ErrorKind};
 
-/// `user_data` of the read that wakes the thread; pieces count up from 0 and cancels are told by [`CANCEL`].
+/// `user_data` of the read that wakes the thread, and of cancels; pieces have numbers without the top bit.
 const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
-/// Registered ranges; the kernel takes at most 1 GiB in one.
-const RANGES_MAX: usize = 256;
-const RANGE_BYTES_MAX: usize = 1 << 30;
+/// While the engine closes: how long before the kernel is asked again to let go.
+const CANCEL_AGAIN_MS: u32 = 20;
 /// Commands that wait for the thread; who comes beyond waits to hand its own over.
 const COMMANDS_MAX: usize = 16;
 
@@ -26,58 +28,44 @@ const COMMANDS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Reactor {
     wake: File,
-    commands: Mutex<SyncSender<Command>>,
+    commands: SyncSender<Command>,
+    id: ThreadId,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Pins an arena's memory, on the ring's own thread; answers how.
-struct Command(Arena, SyncSender<Registered>);
+/// What only the ring's own thread can do.
+pub enum Command {
+    /// Pins an arena's memory; answers how.
+    Register(Arena, SyncSender<Registered>),
+    /// Dies, so that a test can see who is told.
+    #[cfg(test)]
+    Die,
+}
 
 impl Reactor {
-    pub fn start(config: &EngineConfig, queue: &Arc<Queue>, counts: &Arc<Counts>) -> Result<(Self, String), Error> {
+    pub fn start(config: &EngineConfig, shared: &Arc<Shared>, counts: &Arc<Counts>) -> Result<(Self, String), Error> {
         let failed = |e| Error::io("cannot start an I/O thread", e);
-        // SAFETY: a plain system call; the result is checked before it becomes a file.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(failed(io::Error::last_os_error()));
-        }
-        // SAFETY: the fresh descriptor is ours alone.
-        let wake = unsafe { File::from_raw_fd(fd) };
+        let wake = eventfd().map_err(failed)?;
         let theirs = wake.try_clone().map_err(failed)?;
         let (commands, receiver) = sync_channel(COMMANDS_MAX);
         let (ready, started) = sync_channel(1);
-        let (config, queue, counts) = (config.clone(), Arc::clone(queue), Arc::clone(counts));
+        let (config, shared, counts) = (config.clone(), Arc::clone(shared), Arc::clone(counts));
         let run = move || {
             let ring = match build(&config) {
                 Ok((ring, how)) => {
-                    let _ = ready.send(Ok(how));
+                    let _ = ready.send(Ok(how.to_owned()));
                     ring
                 }
                 Err(e) => return drop(ready.send(Err(e))),
             };
-            // However this thread ends, nobody waits for it in vain: the guard answers what has not begun, dropping `Active` the rest.
-            let _guard = CloseOnDrop(Arc::clone(&queue));
-            let active = Active::new(&config, counts);
-            Loop {
-                ring,
-                queue,
-                active,
-                wake: theirs,
-                wake_buf: Box::new([0; 8]),
-                armed: false,
-                pinned: Vec::new(),
-                commands: receiver,
-            }
-            .run();
+            let _guard = GiveUpOnPanic(&shared);
+            Loop::new(ring, &shared, counts, theirs, receiver).run();
         };
         let handle = std::thread::Builder::new().name("kvtier-uring".into()).spawn(run).map_err(failed)?;
-        match started.recv() {
-            Ok(Ok(how)) => {
-                Ok((Reactor { wake, commands: Mutex::new(commands), handle: Mutex::new(Some(handle)) }, how))
-            }
-            Ok(Err(e)) => Err(e),
-            Err(_) => Err(Error::new(ErrorKind::Closed, "the I/O thread died at its start")),
-        }
+        let died = |_| Error::new(ErrorKind::Closed, "the I/O thread died at its start");
+        let how = started.recv().map_err(died)??;
+        let id = handle.thread().id();
+        Ok((Reactor { wake, commands, id, handle: Mutex::new(Some(handle)) }, how))
     }
 
     pub fn wake(&self) {
@@ -85,182 +73,177 @@ impl Reactor {
         let _ = (&self.wake).write(&1u64.to_ne_bytes());
     }
 
-    pub fn register(&self, arena: &Arena) -> Result<Registered, Error> {
-        let closed = || Error::new(ErrorKind::Closed, "the I/O engine was closed");
-        let (reply, answer) = sync_channel(1);
-        let sender = self.commands.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        sender.send(Command(arena.clone(), reply)).map_err(|_| closed())?;
+    pub fn command(&self, command: Command) -> Result<(), Error> {
+        self.commands.send(command).map_err(|_| Error::closed())?;
         self.wake();
-        answer.recv().map_err(|_| closed())
+        Ok(())
+    }
+
+    pub fn register(&self, arena: &Arena) -> Result<Registered, Error> {
+        let (reply, answer) = sync_channel(1);
+        self.command(Command::Register(arena.clone(), reply))?;
+        answer.recv().map_err(|_| Error::closed())
+    }
+
+    pub fn is_own(&self, thread: ThreadId) -> bool {
+        self.id == thread
     }
 
     pub fn join(&self) {
         self.wake();
-        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(handle) = handle.filter(|h| h.thread().id() != std::thread::current().id()) {
+        let mut handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = handle.take() {
             let _ = handle.join();
         }
     }
 }
 
-struct CloseOnDrop(Arc<Queue>);
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        self.0.close();
+fn eventfd() -> io::Result<File> {
+    // SAFETY: a plain system call; the result is checked before it becomes a file.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
     }
+    // SAFETY: the fresh descriptor is ours alone.
+    Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// Builds the best ring the kernel allows.
-fn build(config: &EngineConfig) -> Result<(IoUring, String), Error> {
-    let entries = (config.pieces_inflight as u32 * 2 + 8).next_power_of_two();
-    let best = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
-    let (ring, how) = match best {
-        Ok(ring) => (ring, "io_uring, deferred task run"),
-        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-            let ring = IoUring::builder().build(entries).map_err(|e| Error::io("cannot set up io_uring", e))?;
-            (ring, "io_uring")
-        }
-        Err(e) => {
-            return Err(Error::io(
-                "cannot set up io_uring (seccomp profile, kernel.io_uring_disabled or an old kernel?)",
-                e,
-            ));
-        }
-    };
-    Ok((ring, how.into()))
-}
-
-struct Loop {
+/// What the kernel may use as long as it has requests. Let go of only at an orderly end: a thread that dies leaves it all as it is.
+struct Kernel {
     ring: IoUring,
-    queue: Arc<Queue>,
-    active: Active,
-    wake: File,
     wake_buf: Box<[u8; 8]>,
+    pinned: Pinned,
+}
+
+struct Loop<'a> {
+    kernel: ManuallyDrop<Kernel>,
+    shared: &'a Shared,
+    counts: Arc<Counts>,
+    wake: File,
     armed: bool,
-    pinned: Vec<Arena>,
     commands: Receiver<Command>,
 }
 
-impl Loop {
+impl<'a> Loop<'a> {
+    fn new(ring: IoUring, shared: &'a Shared, counts: Arc<Counts>, wake: File, commands: Receiver<Command>) -> Self {
+        let kernel = Kernel { ring, wake_buf: Box::new([0; 8]), pinned: Pinned::default() };
+        Loop { kernel: ManuallyDrop::new(kernel), shared, counts, wake, armed: false, commands }
+    }
+
     fn run(mut self) {
-        let mut canceling = false;
         loop {
             self.obey();
-            let closed = self.queue.lock().closed;
-            if closed && !std::mem::replace(&mut canceling, closed) {
-                self.active.stop();
-                self.cancel_all();
+            // Nobody wakes a closed engine, and it could not end with the wake-up armed.
+            if !self.shared.lock().is_closed() {
+                self.arm();
             }
-            self.feed(closed);
-            if closed && self.active.is_idle() {
+            self.feed();
+            let (closed, idle) = {
+                let sched = self.shared.lock();
+                (sched.is_closed(), sched.is_idle())
+            };
+            if closed && idle {
                 if !self.armed {
-                    return;
+                    break;
                 }
                 // The wake-up's buffer is in the kernel's hands until that read has ended too.
                 let _ = (&self.wake).write(&1u64.to_ne_bytes());
             }
-            if let Err(e) = self.ring.submit_and_wait(1)
-                && !matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
-            {
+            if closed {
+                self.cancel_all();
+            }
+            if let Err(e) = self.enter(closed) {
                 tracing::error!("io_uring failed: {e}");
-                return self.abandon();
+                return self.shared.give_up();
             }
             self.reap();
         }
+        // SAFETY: taken once, as the last thing; nothing is in flight, so the ring goes first and its memory after it.
+        let Kernel { ring, wake_buf, pinned } = unsafe { ManuallyDrop::take(&mut self.kernel) };
+        drop(ring);
+        drop((wake_buf, pinned));
     }
 
-    /// Keeps the wake-up armed and the kernel busy.
-    fn feed(&mut self, closed: bool) {
-        let over = closed && self.active.is_idle();
-        if !self.armed && !over {
-            let read = opcode::Read::new(types::Fd(self.wake.as_raw_fd()), self.wake_buf.as_mut_ptr(), 8);
-            // SAFETY: the buffer is boxed and lives, with the file, until this thread has seen the read end or the ring is gone.
-            self.armed = unsafe { self.ring.submission().push(&read.build().user_data(WAKE)).is_ok() };
-        }
-        while !self.ring.submission().is_full() {
-            if self.active.wants_job() && !closed {
-                let mut state = self.queue.lock();
-                let next = state.reads.pop_front().or_else(|| state.writes.pop_front());
-                drop(state);
-                if let Some((job, done)) = next {
-                    self.active.add(job, done);
+    fn obey(&mut self) {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Register(arena, reply) => {
+                    let Kernel { ring, pinned, .. } = &mut *self.kernel;
+                    let _ = reply.send(pinned.add(ring, arena));
                 }
+                #[cfg(test)]
+                Command::Die => panic!("told to die"),
             }
-            let Some(entry) = self.active.next_piece() else { return };
-            // SAFETY: the piece's memory belongs to a job that `Active` keeps until the piece's completion has been reaped.
-            if unsafe { self.ring.submission().push(&entry) }.is_err() {
-                tracing::error!("the submission queue was full after it said it was not");
+        }
+    }
+
+    /// Hands the kernel as many pieces as it may have.
+    fn feed(&mut self) {
+        let room = {
+            let queue = self.kernel.ring.submission();
+            queue.capacity() - queue.len()
+        };
+        let mut ended = Vec::new();
+        let requests: Vec<Request> = {
+            let mut sched = self.shared.lock();
+            std::iter::from_fn(|| sched.next(&mut ended)).take(room).collect()
+        };
+        for request in &requests {
+            let (entry, fixed) = self.kernel.pinned.entry(request);
+            self.counts.request(fixed);
+            // SAFETY: the piece's memory and file belong to a job that the schedule keeps until it is told of the piece's completion.
+            let pushed = unsafe { self.kernel.ring.submission().push(&entry) };
+            assert!(pushed.is_ok(), "there was room for {} requests", requests.len());
+        }
+        ended.into_iter().for_each(Ended::answer);
+    }
+
+    fn arm(&mut self) {
+        if self.armed {
+            return;
+        }
+        let read = opcode::Read::new(types::Fd(self.wake.as_raw_fd()), self.kernel.wake_buf.as_mut_ptr(), 8);
+        // SAFETY: the buffer is boxed; it and the file are let go of only after this read was seen to end.
+        self.armed = unsafe { self.kernel.ring.submission().push(&read.build().user_data(WAKE)) }.is_ok();
+    }
+
+    /// Asks the kernel to end what it is at; disks take no notice, pipes do. What finds no room is asked the next time.
+    fn cancel_all(&mut self) {
+        let inflight = self.shared.lock().inflight();
+        for number in inflight {
+            let cancel = opcode::AsyncCancel::new(number).build().user_data(CANCEL);
+            // SAFETY: a cancel refers to no memory.
+            if unsafe { self.kernel.ring.submission().push(&cancel) }.is_err() {
                 return;
             }
         }
     }
 
+    /// Submits, and sleeps until something completes; while closing not for long, since a cancel may miss its target.
+    fn enter(&self, closed: bool) -> io::Result<()> {
+        let ring = &self.kernel.ring;
+        let entered = if closed && ring.params().is_feature_ext_arg() {
+            let wait = types::Timespec::new().nsec(CANCEL_AGAIN_MS * 1_000_000);
+            ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&wait))
+        } else {
+            ring.submit_and_wait(1)
+        };
+        match entered {
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ETIME)) => {
+                Err(e)
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn reap(&mut self) {
-        let done: Vec<(u64, i32)> = self.ring.completion().map(|c| (c.user_data(), c.result())).collect();
-        for (user_data, result) in done {
+        let completed: Vec<(u64, i32)> = self.kernel.ring.completion().map(|c| (c.user_data(), c.result())).collect();
+        for (user_data, result) in completed {
             match user_data {
                 WAKE => self.armed = false,
                 CANCEL => {}
-                piece => self.active.complete(piece, result),
+                piece => self.shared.landed(piece, result),
             }
         }
-    }
-
-    /// Asks the kernel to end what it is at; disks take no notice, pipes do.
-    fn cancel_all(&mut self) {
-        for piece in self.active.pieces() {
-            let cancel = opcode::AsyncCancel::new(piece).build().user_data(CANCEL);
-            // SAFETY: a cancel refers to no memory.
-            if unsafe { self.ring.submission().push(&cancel) }.is_err() {
-                let _ = self.ring.submit();
-                // SAFETY: as above.
-                let _ = unsafe { self.ring.submission().push(&cancel) };
-            }
-        }
-    }
-
-    fn obey(&mut self) {
-        while let Ok(Command(arena, reply)) = self.commands.try_recv() {
-            let registered = self.pin(&arena);
-            self.pinned.push(arena);
-            let _ = reply.send(registered);
-        }
-    }
-
-    fn pin(&mut self, arena: &Arena) -> Registered {
-        let no = |reason: String| Registered { fixed: false, reason };
-        if !self.active.has_table() {
-            if let Err(e) = self.ring.submitter().register_buffers_sparse(RANGES_MAX as u32) {
-                return no(format!("the kernel keeps no table of registered memory: {e}"));
-            }
-            self.active.made_table();
-        }
-        let mut bytes = 0;
-        for region in arena.regions() {
-            for start in (0..region.len).step_by(RANGE_BYTES_MAX) {
-                let (addr, len) = (region.addr + start, RANGE_BYTES_MAX.min(region.len - start));
-                let slot = self.active.ranges();
-                if slot == RANGES_MAX {
-                    return no(format!("more than {RANGES_MAX} ranges"));
-                }
-                let vec = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
-                // SAFETY: the range is the arena's, whose clone in `pinned` keeps it mapped longer than the ring lives.
-                let update = unsafe { self.ring.submitter().register_buffers_update(slot as u32, &[vec], None) };
-                if let Err(e) = update {
-                    return no(format!("the kernel would not lock the memory (see ulimit -l): {e}"));
-                }
-                self.active.add_range(addr, len);
-                bytes += len;
-            }
-        }
-        Registered { fixed: true, reason: format!("{bytes} bytes registered") }
-    }
-
-    /// The ring is broken. What the kernel may still write to must never be used again: leak it, and answer everyone.
-    fn abandon(self) {
-        self.queue.close();
-        self.active.leak();
-        std::mem::forget((self.ring, self.wake_buf, self.pinned));
     }
 }

@@ -1,0 +1,427 @@
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use crate::engine::EngineConfig;
+use crate::job::Done;
+use crate::running::{Ended, Request, Running, Show};
+use crate::slab::Slab;
+use crate::stats::Counts;
+use crate::{Class, Error, ErrorKind, Job, Refused, RefusedWhy};
+
+/// How often one piece is asked for again after an interruption.
+const RETRIES_MAX: u32 = 16;
+/// After so many pieces of reads in a row, a waiting write gets one.
+const READS_IN_A_ROW: u32 = 3;
+
+/// Which piece goes next, and what each completion means, for both engines and without any I/O: jobs in order, reads before writes,
+/// so many pieces in flight. A piece is in flight from its cut until it has ended; the job's memory stays here as long.
+pub struct Sched {
+    jobs: Slab<Running>,
+    pieces: Slab<Piece>,
+    /// Jobs with pieces to cut, in order.
+    reads: VecDeque<u64>,
+    writes: VecDeque<u64>,
+    /// Pieces to continue.
+    again: VecDeque<u64>,
+    /// Jobs that were over when the engine closed, to be answered on its thread.
+    over: Vec<Ended>,
+    queued: usize,
+    writes_inflight: usize,
+    reads_in_a_row: u32,
+    closed: bool,
+    queue_max: usize,
+    pieces_max: usize,
+    piece_bytes: usize,
+    counts: Arc<Counts>,
+}
+
+struct Piece {
+    job: u64,
+    class: Class,
+    part: usize,
+    offset: usize,
+    len: usize,
+    done: usize,
+    retries: u32,
+}
+
+/// What a completion leads to.
+pub enum Landed {
+    /// Nothing to do now but to ask for the next request.
+    Nothing,
+    /// Show the bytes, then tell [`Sched::shown`].
+    Show(Show),
+    /// Answer this job.
+    Ended(Ended),
+}
+
+impl Sched {
+    pub fn new(config: &EngineConfig, pieces_max: usize, counts: Arc<Counts>) -> Self {
+        Sched {
+            jobs: Slab::new(),
+            pieces: Slab::new(),
+            reads: VecDeque::new(),
+            writes: VecDeque::new(),
+            again: VecDeque::new(),
+            over: Vec::new(),
+            queued: 0,
+            writes_inflight: 0,
+            reads_in_a_row: 0,
+            closed: false,
+            queue_max: config.queue_max,
+            pieces_max,
+            piece_bytes: config.piece_bytes,
+            counts,
+        }
+    }
+
+    pub fn push(&mut self, job: Job, done: Done) -> Result<(), Refused> {
+        if self.closed {
+            return Err(Refused { job, why: RefusedWhy::Closed });
+        }
+        if self.queued >= self.queue_max {
+            return Err(Refused { job, why: RefusedWhy::Full });
+        }
+        let running = Running::new(job, done);
+        let class = running.class();
+        let number = self.jobs.insert(running);
+        self.order(class).push_back(number);
+        self.queued += 1;
+        Ok(())
+    }
+
+    pub fn queued(&self) -> usize {
+        self.queued
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Nothing is in flight and nothing is left to cut.
+    pub fn is_idle(&self) -> bool {
+        self.jobs.len() == 0 && self.over.is_empty()
+    }
+
+    /// The numbers of the pieces in flight.
+    pub fn inflight(&self) -> Vec<u64> {
+        self.pieces.numbers()
+    }
+
+    /// The next request, if there is one to make. Jobs that are over without another request go to `ended`.
+    pub fn next(&mut self, ended: &mut Vec<Ended>) -> Option<Request> {
+        ended.append(&mut self.over);
+        if let Some(number) = self.again.pop_front() {
+            return self.request(number);
+        }
+        while self.pieces.len() < self.pieces_max {
+            let class = self.turn()?;
+            let job = *self.order(class).front()?;
+            let piece_bytes = self.piece_bytes;
+            let running = self.jobs.get(job)?;
+            let begins = !std::mem::replace(&mut running.begun, true);
+            let cut = running.cut(piece_bytes);
+            running.inflight += usize::from(cut.is_some());
+            let is_cut = running.is_cut();
+            self.queued -= usize::from(begins);
+            if is_cut {
+                self.order(class).pop_front();
+            }
+            let Some((part, offset, len)) = cut else {
+                ended.extend(self.end_if_idle(job));
+                continue;
+            };
+            self.count(class);
+            let number = self.pieces.insert(Piece { job, class, part, offset, len, done: 0, retries: 0 });
+            return self.request(number);
+        }
+        None
+    }
+
+    /// Whether somebody else could make a request too.
+    pub fn has_more(&self) -> bool {
+        !self.again.is_empty() || self.pieces.len() < self.pieces_max && self.turn().is_some()
+    }
+
+    /// What the kernel says of a piece: done, done in part, interrupted, or failed (a negative error number).
+    pub fn landed(&mut self, number: u64, result: i32) -> Landed {
+        let Some(piece) = self.pieces.get(number) else {
+            tracing::error!(number, "a completion for a piece that is not there");
+            return Landed::Nothing;
+        };
+        let Some(running) = self.jobs.get(piece.job) else { return Landed::Nothing };
+        let request = running.request(number, (piece.part, piece.offset, piece.len));
+        let stopping = self.closed || running.failed();
+        match piece.verdict(result, &request, stopping) {
+            Verdict::Short => self.counts.short(),
+            Verdict::Retry => self.counts.retry(),
+            Verdict::Failed(e) => return self.end_piece(number, Some(e)),
+            Verdict::Whole => {
+                return match running.show(number, (piece.part, piece.offset, piece.len)) {
+                    Some(show) => Landed::Show(show),
+                    None => self.end_piece(number, None),
+                };
+            }
+        }
+        self.again.push_back(number);
+        Landed::Nothing
+    }
+
+    /// A piece was shown to its job's watch, which survived or not.
+    pub fn shown(&mut self, number: u64, survived: bool) -> Landed {
+        let panicked = || Error::new(ErrorKind::Invalid, "the watch of an I/O job panicked");
+        self.end_piece(number, (!survived).then(panicked))
+    }
+
+    /// Takes no more jobs and begins no more pieces: jobs with pieces in flight end with those, the rest is over now.
+    pub fn close(&mut self) {
+        self.closed = true;
+        let left: Vec<u64> = self.reads.drain(..).chain(self.writes.drain(..)).collect();
+        for number in left {
+            if let Some(running) = self.jobs.get(number) {
+                running.fail(Error::closed());
+            }
+            let ended = self.end_if_idle(number);
+            self.over.extend(ended);
+        }
+        for number in std::mem::take(&mut self.again) {
+            if let Landed::Ended(ended) = self.end_piece(number, Some(Error::closed())) {
+                self.over.push(ended);
+            }
+        }
+    }
+
+    /// The engine is dead: gives up memory that the kernel may still use, for ever, and ends every job.
+    pub fn give_up(&mut self) -> Vec<Ended> {
+        self.close();
+        let left: Vec<Running> = self.jobs.numbers().into_iter().filter_map(|n| self.jobs.remove(n)).collect();
+        self.over.drain(..).chain(left.into_iter().map(Running::give_up)).collect()
+    }
+
+    /// Reads go first; while they wait, writes get one piece in four, and no more of the pieces in flight than that.
+    fn turn(&self) -> Option<Class> {
+        let share = (self.pieces_max / (READS_IN_A_ROW as usize + 1)).max(1);
+        let owed = self.reads_in_a_row >= READS_IN_A_ROW && self.writes_inflight < share;
+        match (self.reads.is_empty(), self.writes.is_empty()) {
+            (true, true) => None,
+            (_, false) if owed || self.reads.is_empty() => Some(Class::Write),
+            _ => Some(Class::Read),
+        }
+    }
+
+    fn count(&mut self, class: Class) {
+        match class {
+            Class::Read => self.reads_in_a_row = self.reads_in_a_row.saturating_add(1),
+            Class::Write => (self.reads_in_a_row, self.writes_inflight) = (0, self.writes_inflight + 1),
+        }
+    }
+
+    fn order(&mut self, class: Class) -> &mut VecDeque<u64> {
+        match class {
+            Class::Read => &mut self.reads,
+            Class::Write => &mut self.writes,
+        }
+    }
+
+    fn request(&mut self, number: u64) -> Option<Request> {
+        let piece = self.pieces.get(number)?;
+        let (offset, len) = (piece.offset + piece.done, piece.len - piece.done);
+        Some(self.jobs.get(piece.job)?.request(number, (piece.part, offset, len)))
+    }
+
+    fn end_piece(&mut self, number: u64, failed: Option<Error>) -> Landed {
+        let Some(piece) = self.pieces.remove(number) else { return Landed::Nothing };
+        self.writes_inflight -= usize::from(piece.class == Class::Write);
+        let Some(running) = self.jobs.get(piece.job) else { return Landed::Nothing };
+        running.inflight -= 1;
+        match failed {
+            Some(e) => {
+                running.lost(piece.part, piece.offset + piece.done);
+                running.fail(e);
+            }
+            None => self.counts.piece(piece.len),
+        }
+        self.end_if_idle(piece.job).map_or(Landed::Nothing, Landed::Ended)
+    }
+
+    /// Ends a job that has nothing in flight and nothing left to cut.
+    fn end_if_idle(&mut self, number: u64) -> Option<Ended> {
+        self.jobs.get(number).filter(|r| r.inflight == 0 && r.is_cut())?;
+        let running = self.jobs.remove(number)?;
+        self.queued -= usize::from(!running.begun);
+        let class = running.job.class;
+        self.order(class).retain(|n| *n != number);
+        Some(running.end())
+    }
+}
+
+/// What one completion means for its piece.
+enum Verdict {
+    Whole,
+    Short,
+    Retry,
+    Failed(Error),
+}
+
+impl Piece {
+    fn verdict(&mut self, result: i32, whole: &Request, stopping: bool) -> Verdict {
+        let left = self.len - self.done;
+        match usize::try_from(result) {
+            Ok(0) if whole.read => Verdict::Failed(Error::short_read(0)),
+            Ok(0) => Verdict::Failed(Error::new(ErrorKind::Io, "a write moved nothing")),
+            Ok(n) if n > left => Verdict::Failed(Error::new(ErrorKind::Io, "the kernel moved more than it was asked")),
+            Ok(n) => {
+                self.done += n;
+                match (n == left, stopping) {
+                    (true, _) => Verdict::Whole,
+                    (_, true) => Verdict::Failed(Error::closed()),
+                    _ => Verdict::Short,
+                }
+            }
+            Err(_) if stopping => Verdict::Failed(Error::closed()),
+            Err(_) => self.refused(-result, whole),
+        }
+    }
+
+    fn refused(&mut self, code: i32, whole: &Request) -> Verdict {
+        let what = if whole.read { "read failed" } else { "write failed" };
+        let failed = Error::io(what, std::io::Error::from_raw_os_error(code));
+        match code {
+            libc::EINTR | libc::EAGAIN if self.retries < RETRIES_MAX => {
+                self.retries += 1;
+                Verdict::Retry
+            }
+            // Direct I/O may refuse to go on from the odd end of a file instead of saying that it is the end.
+            libc::EINVAL if whole.read && self.done > 0 && is_end(whole.fd, whole.at + self.done as u64) => {
+                Verdict::Failed(Error::short_read(0))
+            }
+            _ => Verdict::Failed(failed),
+        }
+    }
+}
+
+fn is_end(fd: RawFd, at: u64) -> bool {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the descriptor is the job's, which is still here; the kernel fills `stat`, whose zeroes are a valid value anyway.
+    let stat = unsafe {
+        if libc::fstat(fd, stat.as_mut_ptr()) != 0 {
+            return false;
+        }
+        stat.assume_init()
+    };
+    at >= stat.st_size as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_mem::{Arena, ArenaConfig};
+
+    use super::*;
+    use crate::Part;
+
+    /// A schedule of 4 pieces of 4 KiB in flight, and a way to give it jobs of so many pieces.
+    fn sched() -> (Sched, impl Fn(&mut Sched, Class, usize)) {
+        let config = EngineConfig::default().with_piece_bytes(4096);
+        let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
+        let file: Arc<std::os::fd::OwnedFd> = Arc::new(tempfile::tempfile().unwrap().into());
+        let push = move |sched: &mut Sched, class, pieces: usize| {
+            let len = pieces * 4096;
+            let mut job =
+                Job::read(Arc::clone(&file)).with_part(Part::Read { at: 0, into: arena.lease(len).unwrap(), len });
+            job.class = class;
+            sched.push(job, Box::new(|_| {})).unwrap();
+        };
+        (Sched::new(&config, 4, Arc::default()), push)
+    }
+
+    fn classes(sched: &mut Sched, pieces: usize) -> Vec<Class> {
+        let mut done = Vec::new();
+        for _ in 0..pieces {
+            let request = sched.next(&mut Vec::new()).unwrap();
+            done.push(sched.pieces.get(request.number).unwrap().class);
+            let _ = sched.landed(request.number, request.len as i32);
+        }
+        done
+    }
+
+    #[test]
+    fn reads_go_first_and_writes_do_not_starve() {
+        use Class::{Read, Write};
+        let (mut sched, push) = sched();
+        push(&mut sched, Write, 4);
+        push(&mut sched, Read, 9);
+        let expected = [Read, Read, Read, Write, Read, Read, Read, Write, Read, Read, Read, Write, Write];
+        assert_eq!(classes(&mut sched, 13), expected);
+        assert!(sched.is_idle());
+    }
+
+    #[test]
+    fn while_reads_wait_writes_hold_a_part_of_the_pieces_in_flight() {
+        let (mut sched, push) = sched();
+        push(&mut sched, Class::Write, 8);
+        push(&mut sched, Class::Read, 40);
+        let mut ended = Vec::new();
+        let mut flying: VecDeque<Request> = VecDeque::new();
+        for _ in 0..30 {
+            flying.extend(std::iter::from_fn(|| sched.next(&mut ended)));
+            assert_eq!(flying.len(), 4);
+            assert!(sched.writes_inflight <= 1);
+            // Reads complete, the write does not.
+            let at = flying.iter().position(|r| sched.pieces.get(r.number).unwrap().class == Class::Read).unwrap();
+            let read = flying.remove(at).unwrap();
+            let _ = sched.landed(read.number, 4096);
+        }
+    }
+
+    #[test]
+    fn a_late_completion_changes_nothing() {
+        let (mut sched, push) = sched();
+        push(&mut sched, Class::Read, 2);
+        let first = sched.next(&mut Vec::new()).unwrap();
+        assert!(matches!(sched.landed(first.number, 4096), Landed::Nothing));
+        let second = sched.next(&mut Vec::new()).unwrap();
+        assert!(matches!(sched.landed(first.number, 4096), Landed::Nothing));
+        assert_eq!(sched.inflight(), [second.number]);
+        assert!(matches!(sched.landed(second.number, 4096), Landed::Ended(_)));
+    }
+
+    #[test]
+    fn interruptions_are_retried_so_many_times_only() {
+        let (mut sched, push) = sched();
+        push(&mut sched, Class::Read, 1);
+        for _ in 0..RETRIES_MAX {
+            let request = sched.next(&mut Vec::new()).unwrap();
+            assert!(matches!(sched.landed(request.number, -libc::EINTR), Landed::Nothing));
+        }
+        let request = sched.next(&mut Vec::new()).unwrap();
+        assert!(matches!(sched.landed(request.number, -libc::EINTR), Landed::Ended(_)));
+        assert_eq!(sched.counts.stats(0).retries, u64::from(RETRIES_MAX));
+    }
+
+    #[test]
+    fn a_short_request_goes_on_where_it_stopped() {
+        let (mut sched, push) = sched();
+        push(&mut sched, Class::Read, 1);
+        let first = sched.next(&mut Vec::new()).unwrap();
+        assert!(matches!(sched.landed(first.number, 1000), Landed::Nothing));
+        let rest = sched.next(&mut Vec::new()).unwrap();
+        assert_eq!((rest.at, rest.addr, rest.len), (1000, first.addr + 1000, 3096));
+        assert!(matches!(sched.landed(rest.number, 3096), Landed::Ended(_)));
+        assert_eq!(sched.counts.stats(0).short_ios, 1);
+    }
+
+    #[test]
+    fn closing_ends_what_has_not_begun_and_lets_the_rest_land() {
+        let (mut sched, push) = sched();
+        push(&mut sched, Class::Read, 2);
+        push(&mut sched, Class::Write, 1);
+        let first = sched.next(&mut Vec::new()).unwrap();
+        sched.close();
+        let mut ended = Vec::new();
+        assert!(sched.next(&mut ended).is_none());
+        assert_eq!((ended.len(), sched.queued(), sched.is_idle()), (1, 0, false));
+        assert!(matches!(sched.landed(first.number, -libc::ECANCELED), Landed::Ended(_)));
+        assert!(sched.is_idle());
+    }
+}
