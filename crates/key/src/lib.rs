@@ -1,8 +1,18 @@
 //! Keys and namespaces of KV-cache chunks, and what proves that bytes are theirs.
 //!
-//! A [`Key`] names one chunk: a [`Namespace`] (whose cache, which geometry) and a [`KeyId`] (model, rank, group, chunk
-//! hash, salt). [`BlockSums`] are the CRC32C of a chunk's blocks, and [`Facts`] the record that travels with a stored
-//! chunk so that a load can prove every byte. Nothing here does I/O.
+//! A [`Key`] names one chunk: a [`Namespace`] (whose cache, which geometry) and a [`KeyId`], one of LMCache's kinds of
+//! key. [`names`] writes and reads every name that LMCache gives a chunk, [`hash`] chains token chunks to their hashes,
+//! [`Geometry`] and [`presets`] say how large a chunk is. [`BlockSums`] are the CRC32C of a chunk's blocks, and [`Facts`]
+//! the record that travels with a stored chunk so that a load can prove every byte. Nothing here does I/O.
+//!
+//! ```
+//! use kvtier_key::names::{Form, detect};
+//!
+//! let (form, parsed) = detect("org-SEP-m@0x02010201@0@abcd.data").remove(0);
+//! assert_eq!(form, Form::Fs);
+//! assert_eq!(Form::MpNative.format(parsed.key())?, "org/m@02010201@0@abcd");
+//! # Ok::<(), kvtier_key::InvalidKey>(())
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -68,14 +68,15 @@ fn listed_files_read_as_lmcache_reads_them() {
     for case in cases("object_keys_fs_parse") {
         println!("{}", case["in"]);
         let ours = ObjectKey::from_fs_name(case["in"].as_str().unwrap());
-        assert_eq!(ours.map_or(Value::Null, object_fields), within_limits(&case["out"])["ok"]);
+        let theirs = within_limits(&case["out"]);
+        assert_eq!(ours.map_or(Value::Null, object_fields), *theirs.get("ok").unwrap_or(&Value::Null));
     }
 }
 
 /// LMCache's numbers have no size; a key of ours has a rank of 64 bits and a group of 32, and what is beyond is refused.
 fn within_limits(theirs: &Value) -> Value {
     match theirs.get("ok") {
-        Some(fields) if !fields.is_null() && object_key(fields).is_err() => json!({ "ok": null, "error": "beyond" }),
+        Some(fields) if !fields.is_null() && object_key(fields).is_err() => json!({ "error": "beyond" }),
         _ => theirs.clone(),
     }
 }
