@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use kvtier_key::Key;
 
+use crate::gate::Woken;
 use crate::sync::{Mutex, lock};
 use crate::timekeeper::Expire;
 use crate::{Completer, Done, Error, ErrorKind, Op, Pass, Ticket, ticket};
@@ -88,7 +89,7 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
 
     fn finish(&self, index: usize, done: Option<Done<O, T>>) {
         let mut state = lock(&self.state);
-        let pass = state.passes[index].take();
+        let mut pass = state.passes[index].take();
         state.left -= 1;
         let mut late = None;
         if state.completer.is_some() {
@@ -102,10 +103,14 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
         }
         let answer = if state.left == 0 { self.answer(&mut state) } else { Answer(None) };
         drop(state);
-        // Outside the lock and in this order: memory home, room free, then the waiter woken.
+        // Outside the lock and in this order: late memory home, room free, the waiter woken. Only then is the op over for `close`,
+        // which promises that an answer nobody waits for is gone too, with the memory in it.
         drop(late);
-        drop(pass);
+        if let Some(pass) = &mut pass {
+            pass.leave();
+        }
         answer.complete();
+        drop(pass);
     }
 }
 
@@ -116,9 +121,10 @@ impl<O: Op, T: Send + 'static> Expire for Inner<O, T> {
         if now < self.deadline {
             return Some(self.deadline);
         }
-        state.passes.iter_mut().flatten().for_each(Pass::strand);
+        let woken: Vec<_> = state.passes.iter_mut().flatten().map(Pass::strand_quietly).collect();
         let answer = self.answer(&mut state);
         drop(state);
+        woken.into_iter().for_each(Woken::tell);
         answer.complete();
         None
     }
@@ -134,10 +140,11 @@ impl<O: Op, T: Send + 'static> Slot<O, T> {
     /// Ties the op's share of the gate to it: given back when it finishes, counted as stranded after the deadline.
     pub fn carry(&self, mut pass: Pass) {
         let mut state = lock(&self.batch.state);
-        if state.completer.is_none() {
-            pass.strand();
-        }
-        state.passes[self.index] = Some(pass);
+        let woken = state.completer.is_none().then(|| pass.strand_quietly());
+        let before = state.passes[self.index].replace(pass);
+        drop(state);
+        drop(before);
+        woken.into_iter().for_each(Woken::tell);
     }
 
     /// When the answer stops being of use.

@@ -57,18 +57,37 @@ struct Inner {
 #[derive(Default)]
 struct State {
     now: GateStats,
-    waiters: Vec<(Instant, Completer<Result<(), Error>>)>,
+    waiters: Vec<Waiter>,
     idle: Vec<Completer<Result<(), Error>>>,
     all: u32,
     closed: bool,
+    /// Somebody was turned away and nothing has moved since: who asks again would be turned away again.
+    refused: bool,
 }
 
 /// One op's share of a gate, given back on drop.
 pub struct Pass {
     gate: Arc<Inner>,
     bytes: u64,
-    stranded: bool,
+    share: Share,
 }
+
+/// What a pass takes up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Share {
+    /// Its op is awaited.
+    Awaited,
+    /// Its op is past its deadline.
+    Stranded,
+    /// No room any more; only `close` still waits for it.
+    Nothing,
+}
+
+/// Waiters to be told that there is room, once no lock is held: their wakers are code of others.
+#[must_use]
+pub(crate) struct Woken(Vec<Waiter>);
+
+type Waiter = (Instant, Completer<Result<(), Error>>);
 
 impl Gate {
     /// A gate with these limits.
@@ -84,22 +103,24 @@ impl Gate {
         }
         if !self.0.has_room(&state, bytes) {
             state.now.throttled += 1;
+            state.refused = true;
             return Err(ErrorKind::Throttled);
         }
         state.now.ops += 1;
         state.now.bytes += bytes;
         state.all += 1;
-        Ok(Pass { gate: Arc::clone(&self.0), bytes, stranded: false })
+        Ok(Pass { gate: Arc::clone(&self.0), bytes, share: Share::Awaited })
     }
 
-    /// Resolves when there is room for something, at the deadline with `Timeout`, or with `Closed`. The tier's
+    /// Resolves when there is room for something, at the deadline with `Timeout`, or with `Closed`. After an op was turned away, when
+    /// some other has ended: room for less than that op needs would only have its caller ask again and again. The tier's
     /// [`Timekeeper`](crate::Timekeeper) must know [`expiry`](Gate::expiry).
     pub fn ready(&self, deadline: Instant) -> Ticket<Result<(), Error>> {
         let mut state = lock(&self.0.state);
         if state.closed {
             return Ticket::now(Err(closed()));
         }
-        if self.0.has_room(&state, 1) {
+        if !state.refused && self.0.has_room(&state, 1) {
             return Ticket::now(Ok(()));
         }
         if state.waiters.len() >= self.0.limits.waiters_max {
@@ -170,34 +191,65 @@ impl Expire for Inner {
     }
 }
 
+impl Inner {
+    /// Every waiter is told when room came: who comes first takes it, the others are turned away and wait again.
+    fn wake(&self, state: &mut State) -> Woken {
+        state.refused = false;
+        Woken(if self.has_room(state, 1) { std::mem::take(&mut state.waiters) } else { Vec::new() })
+    }
+}
+
+impl Woken {
+    /// Tells them.
+    pub(crate) fn tell(self) {
+        self.0.into_iter().for_each(|(_, waiter)| waiter.complete(Ok(())));
+    }
+}
+
 impl Pass {
     /// Its answer is no longer awaited but the medium still holds its memory.
     pub fn strand(&mut self) {
-        if !std::mem::replace(&mut self.stranded, true) {
-            let mut state = lock(&self.gate.state);
+        self.strand_quietly().tell();
+    }
+
+    /// The same, for callers that hold a lock.
+    pub(crate) fn strand_quietly(&mut self) -> Woken {
+        let mut state = lock(&self.gate.state);
+        if self.share == Share::Awaited {
+            self.share = Share::Stranded;
             state.now.ops -= 1;
             state.now.bytes -= self.bytes;
             state.now.stranded_bytes += self.bytes;
             state.now.stranded_total += 1;
         }
+        self.gate.wake(&mut state)
+    }
+
+    /// Makes room for others, while [`close`](Gate::close) still waits for the pass to drop.
+    pub(crate) fn leave(&mut self) {
+        let mut state = lock(&self.gate.state);
+        match std::mem::replace(&mut self.share, Share::Nothing) {
+            Share::Awaited => {
+                state.now.ops -= 1;
+                state.now.bytes -= self.bytes;
+            }
+            Share::Stranded => state.now.stranded_bytes -= self.bytes,
+            Share::Nothing => return,
+        }
+        let woken = self.gate.wake(&mut state);
+        drop(state);
+        woken.tell();
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
+        self.leave();
         let mut state = lock(&self.gate.state);
         state.all -= 1;
-        if self.stranded {
-            state.now.stranded_bytes -= self.bytes;
-        } else {
-            state.now.ops -= 1;
-            state.now.bytes -= self.bytes;
-        }
-        // Every waiter is told: who comes first takes the room, the others see `Throttled` and wait again.
-        let waiters = if self.gate.has_room(&state, 1) { std::mem::take(&mut state.waiters) } else { Vec::new() };
         let idle = if state.all == 0 && state.closed { std::mem::take(&mut state.idle) } else { Vec::new() };
         drop(state);
-        waiters.into_iter().map(|(_, waiter)| waiter).chain(idle).for_each(|waiter| waiter.complete(Ok(())));
+        idle.into_iter().for_each(|waiter| waiter.complete(Ok(())));
     }
 }
 

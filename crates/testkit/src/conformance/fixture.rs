@@ -1,0 +1,178 @@
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_core::{
+    Ctx, Digest, Done, Hold, Key, Load, Loaded, LookedUp, Mode, Namespace, Presence, Removed, Save, Saved, Tier,
+};
+use kvtier_key::{ChunkHash, KvRank, ObjectKey};
+use kvtier_mem::{Arena, ArenaConfig, Lease, View};
+
+use crate::Content;
+
+/// A fresh, empty tier and the memory to use it with.
+pub struct Fixture {
+    /// The tier.
+    pub tier: Arc<dyn Tier>,
+    /// Memory it can reach, at least 32 MiB.
+    pub arena: Arena,
+    /// The tier's cap in bytes, where the suite is to test eviction; at least 1 MiB, best not much more than 16.
+    pub capacity: Option<u64>,
+    /// Whatever must live as long as the tier, such as its directory. Dropped last.
+    pub keep: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Fixture {
+    /// A fixture of this tier, with heap memory and without tests of eviction.
+    pub fn new(tier: impl Tier) -> Self {
+        let arena = Arena::new(ArenaConfig::heap(64 << 20)).expect("memory for the suite");
+        Fixture { tier: Arc::new(tier), arena, capacity: None, keep: None }
+    }
+
+    /// The same with tests of eviction: the tier was opened with this cap in bytes.
+    pub fn with_capacity(mut self, bytes: u64) -> Self {
+        self.capacity = Some(bytes);
+        self
+    }
+
+    /// The same with something that must outlive the tier.
+    pub fn with_keep(mut self, keep: impl Any + Send + Sync) -> Self {
+        self.keep = Some(Box::new(keep));
+        self
+    }
+
+    /// The same with other memory.
+    pub fn with_arena(mut self, arena: Arena) -> Self {
+        self.arena = arena;
+        self
+    }
+
+    /// An ordinary context: demand, with more time than a healthy tier on a busy machine needs.
+    pub fn ctx(&self) -> Ctx {
+        Ctx::within(Duration::from_secs(30))
+    }
+
+    /// Key number `n` of a namespace of `tenant` that knows no chunk sizes.
+    pub fn key_of(&self, tenant: &str, n: u64) -> Key {
+        Fixture::key_in(Namespace::new(tenant, Digest::default()), n)
+    }
+
+    /// Key number `n`.
+    pub fn key(&self, n: u64) -> Key {
+        self.key_of("suite", n)
+    }
+
+    /// Keys by number.
+    pub fn keys(&self, numbers: impl IntoIterator<Item = u64>) -> Arc<[Key]> {
+        numbers.into_iter().map(|n| self.key(n)).collect()
+    }
+
+    /// Key number `n` of a namespace.
+    pub fn key_in(ns: Namespace, n: u64) -> Key {
+        let hash = ChunkHash::new(Digest::of("kvtier testkit chunk", &n.to_le_bytes()).as_bytes());
+        let id = ObjectKey::new("org/model", KvRank::pack(1, 0, 1, 0), 0, hash, "").expect("a valid key");
+        Key::new(Arc::new(ns), id.into())
+    }
+
+    /// A lease of `len` bytes.
+    pub fn lease(&self, len: usize) -> Lease {
+        self.arena.lease(len).expect("the suite's arena has room")
+    }
+
+    /// The bytes `from..from + len` of the chunk `key`, frozen.
+    pub fn view(&self, key: &Key, from: u64, len: usize) -> View {
+        let mut lease = self.lease(len);
+        Content::of(key).write(from, lease.as_host_mut().expect("host memory"));
+        lease.assume_filled(len);
+        lease.freeze()
+    }
+
+    /// The op that saves the chunk `key` of `len` bytes.
+    pub fn save_op(&self, key: &Key, len: usize) -> Save {
+        Save { key: key.clone(), from: vec![self.view(key, 0, len)] }
+    }
+
+    /// The op that loads the chunk `key` into one lease of `room` bytes.
+    pub fn load_op(&self, key: &Key, room: usize) -> Load {
+        Load { key: key.clone(), into: vec![self.lease(room)] }
+    }
+
+    /// Saves one op.
+    pub fn save_with(&self, op: Save) -> Done<Save, Saved> {
+        only(self.tier.save(&self.ctx(), vec![op]).wait())
+    }
+
+    /// Loads one op.
+    pub fn load_with(&self, op: Load) -> Done<Load, Loaded> {
+        only(self.tier.load(&self.ctx(), vec![op]).wait())
+    }
+
+    /// Saves the chunk `key` of `len` bytes.
+    pub fn save(&self, key: &Key, len: usize) -> Saved {
+        self.save_with(self.save_op(key, len)).result.expect("a save")
+    }
+
+    /// Saves chunks that must be taken.
+    pub fn store(&self, keys: &[Key], len: usize) {
+        keys.iter().for_each(|key| assert_eq!(self.save(key, len), Saved::Stored));
+    }
+
+    /// Loads the chunk `key` with room for `room` bytes and proves every byte of a hit.
+    pub fn load(&self, key: &Key, room: usize) -> Loaded {
+        let done = self.load_with(self.load_op(key, room));
+        let loaded = done.result.expect("a load");
+        if let Loaded::Hit { len } = loaded {
+            verify(key, &done.op.into, len);
+        }
+        loaded
+    }
+
+    /// Looks keys up without a hold.
+    pub fn lookup(&self, keys: &Arc<[Key]>, mode: Mode) -> Vec<Presence> {
+        self.tier.lookup(&self.ctx(), Arc::clone(keys), mode, Hold::None).wait().expect("a lookup").found
+    }
+
+    /// Looks keys up and holds the hits.
+    pub fn hold(&self, keys: &Arc<[Key]>, time: Duration) -> LookedUp {
+        self.tier.lookup(&self.ctx(), Arc::clone(keys), Mode::Each, Hold::For(time)).wait().expect("a lookup")
+    }
+
+    /// Removes keys.
+    pub fn remove(&self, keys: &Arc<[Key]>) -> Removed {
+        self.tier.remove(&self.ctx(), Arc::clone(keys)).wait().expect("a remove")
+    }
+
+    /// Asks `done` again and again until it says yes; fails after ten seconds.
+    pub fn eventually(&self, what: &str, done: impl Fn() -> bool) {
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while !done() {
+            assert!(std::time::Instant::now() < end, "{what}: not within ten seconds");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// The answer of a batch of one.
+pub(crate) fn only<T>(mut answers: Vec<T>) -> T {
+    assert_eq!(answers.len(), 1, "one answer an op");
+    answers.pop().expect("one answer an op")
+}
+
+/// Proves that the leases hold the first `len` bytes of the chunk `key` and not one more.
+pub(crate) fn verify(key: &Key, leases: &[Lease], len: u64) {
+    let mut at = 0;
+    for lease in leases {
+        let bytes = lease.as_host().expect("host memory");
+        assert_eq!(bytes.len() as u64, (len - at).min(lease.len() as u64), "the initialised length of a lease");
+        assert_eq!(Content::of(key).check(at, bytes), Ok(()), "a wrong byte in {key:?}");
+        at += bytes.len() as u64;
+    }
+    assert_eq!(at, len, "the leases hold the whole chunk");
+}
+
+impl fmt::Debug for Fixture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fixture({:?})", self.tier)
+    }
+}

@@ -1,0 +1,118 @@
+//! Holds and eviction: what is held stays, and the cap is kept.
+
+use std::time::Duration;
+
+use kvtier_core::{HoldId, Key, Loaded, Mode, Presence, Removed, Saved, ShedReason};
+
+use super::Fixture;
+
+const LEN: usize = 9000;
+const LONG: Duration = Duration::from_secs(600);
+
+/// A held chunk is not removed, and says so; released it is.
+pub fn a_hold_keeps_from_remove_until_released(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    let keys = f.keys(0..3);
+    f.store(&keys[..2], LEN);
+    let held = f.hold(&f.keys([0, 2]), LONG);
+    assert_eq!(held.found, [Presence::Hit { len: LEN as u64 }, Presence::Miss]);
+    let hold = held.hold.expect("a hold on the hit");
+    assert_eq!(f.remove(&keys), Removed::new(1, 1, 1));
+    assert_eq!(f.load(&keys[0], LEN), Loaded::Hit { len: LEN as u64 });
+    f.tier.release(hold);
+    assert_eq!(f.remove(&keys), Removed::new(1, 2, 0));
+}
+
+/// A hold that nobody releases ends by itself.
+pub fn a_hold_expires(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    let keys = f.keys([0]);
+    f.store(&keys, LEN);
+    let hold = f.hold(&keys, Duration::from_millis(50)).hold.expect("a hold");
+    f.eventually("the hold expires", || f.remove(&keys).removed == 1);
+    f.tier.release(hold);
+}
+
+/// A chunk held twice is free when both holds have ended.
+pub fn two_holds_are_both_needed_to_end(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    let keys = f.keys([0]);
+    f.store(&keys, LEN);
+    let [a, b] = [(); 2].map(|()| f.hold(&keys, LONG).hold.expect("a hold"));
+    assert_ne!(a, b);
+    f.tier.release(a);
+    // Released twice is released once.
+    f.tier.release(a);
+    assert_eq!(f.remove(&keys), Removed::new(0, 0, 1));
+    f.tier.release(b);
+    assert_eq!(f.remove(&keys), Removed::new(1, 0, 0));
+}
+
+/// Without a hit there is no hold.
+pub fn nothing_hit_is_nothing_held(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    assert_eq!(f.hold(&f.keys(0..2), LONG).hold, None);
+    assert_eq!(f.hold(&f.keys([]), LONG).hold, None);
+}
+
+/// Releasing what is not held is fine.
+pub fn an_unknown_hold_is_released_without_harm(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    [0, 1, u64::MAX].into_iter().for_each(|n| f.tier.release(HoldId(n)));
+    f.store(&f.keys([0]), LEN);
+    assert_eq!(f.load(&f.key(0), LEN), Loaded::Hit { len: LEN as u64 });
+}
+
+/// Length of chunks of which about `n` fill the tier, in whole pages.
+fn len_of(capacity: u64, n: u64) -> usize {
+    (capacity / n / 4096 * 4096) as usize
+}
+
+/// Saves that must be taken, one at a time, as eviction makes room.
+fn press(f: &Fixture, keys: &[Key], len: usize) {
+    for key in keys {
+        f.eventually("room for a chunk", || f.save(key, len) != Saved::Shed(ShedReason::Full));
+    }
+}
+
+/// What is held outlives any pressure; released, it goes like the rest.
+pub fn a_hold_keeps_from_eviction(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    let Some(capacity) = f.capacity else { return };
+    let len = len_of(capacity, 16);
+    let first = f.keys(0..2);
+    f.store(&first, len);
+    let hold = f.hold(&first, LONG).hold.expect("a hold");
+    press(&f, &f.keys(10..50), len);
+    first.iter().for_each(|key| assert_eq!(f.load(key, len), Loaded::Hit { len: len as u64 }));
+    f.tier.release(hold);
+    press(&f, &f.keys(50..90), len);
+    assert_eq!(f.lookup(&first, Mode::Each), [Presence::Miss; 2]);
+}
+
+/// However much is saved, the tier keeps its cap; what was saved last is there.
+pub fn capacity_is_kept_and_the_newest_stays(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    let Some(capacity) = f.capacity else { return };
+    let len = len_of(capacity, 16);
+    for n in 0..48 {
+        press(&f, &f.keys([n]), len);
+        f.eventually("the cap is kept", || f.tier.usage().used_bytes.is_some_and(|used| used <= capacity));
+        assert_eq!(f.load(&f.key(n), len), Loaded::Hit { len: len as u64 }, "the chunk just saved");
+    }
+    assert_eq!(f.lookup(&f.keys([0]), Mode::Each), [Presence::Miss]);
+    assert!(f.tier.usage().chunks >= 8, "it keeps about as much as it may");
+}
+
+/// A chunk that could never fit is shed by that name and displaces nothing.
+pub fn a_chunk_larger_than_the_tier_is_shed(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    let Some(capacity) = f.capacity else { return };
+    f.store(&f.keys([0]), LEN);
+    let done = f.save_with(f.save_op(&f.key(1), capacity as usize + 4096));
+    match done.result {
+        Ok(saved) => assert_eq!(saved, Saved::Shed(ShedReason::TooLarge)),
+        Err(error) => assert_eq!(error.kind(), kvtier_core::ErrorKind::Invalid),
+    }
+    assert_eq!(f.load(&f.key(0), LEN), Loaded::Hit { len: LEN as u64 });
+}

@@ -1,0 +1,96 @@
+//! What an operator sees.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvtier_core::{Cursor, Digest, Event, Listener, Tier};
+
+use super::Fixture;
+
+const LEN: usize = 9000;
+
+/// Usage counts chunks and bytes as they come and go.
+pub fn usage_counts_what_is_there(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    assert_eq!(f.tier.usage().chunks, 0);
+    f.store(&f.keys(0..5), LEN);
+    let usage = f.tier.usage();
+    assert_eq!(usage.chunks, 5);
+    assert!(usage.used_bytes.is_none_or(|used| used >= 5 * LEN as u64), "{usage:?}");
+    f.remove(&f.keys(0..5));
+    f.eventually("usage falls to nothing", || {
+        let usage = f.tier.usage();
+        usage.chunks == 0 && usage.used_bytes.is_none_or(|used| used == 0)
+    });
+}
+
+fn listing(tier: &dyn Tier, page: usize) -> Vec<(Digest, u64)> {
+    let (mut all, mut from) = (Vec::new(), Cursor::default());
+    for _ in 0..10_000 {
+        let got = tier.keys(from, page);
+        assert!(got.keys.len() <= page, "a page of {} where {page} were asked", got.keys.len());
+        all.extend(got.keys.iter().map(|info| (info.key, info.len)));
+        match got.next {
+            Some(next) => from = next,
+            None => return all,
+        }
+    }
+    panic!("a listing without end");
+}
+
+/// The pages, of whatever size, list every chunk once, with its length.
+pub fn pages_list_every_key_once(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    assert!(listing(&*f.tier, 10).is_empty());
+    let mut expected: Vec<_> = (0..23).map(|n| (*f.key(n).digest(), LEN as u64 + n)).collect();
+    (0..23).for_each(|n| f.store(&f.keys([n]), LEN + n as usize));
+    expected.sort_unstable();
+    for page in [1, 2, 7, 23, 1000] {
+        let mut all = listing(&*f.tier, page);
+        all.sort_unstable();
+        assert_eq!(all, expected, "pages of {page}");
+    }
+}
+
+#[derive(Debug, Default)]
+struct Heard(Mutex<BTreeMap<Digest, Vec<Event>>>);
+
+impl Listener for Heard {
+    fn hear(&self, events: &[Event]) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for event in events {
+            if let Event::Stored { key, .. } | Event::Gone { key, .. } = event {
+                all.entry(*key).or_default().push(*event);
+            }
+        }
+    }
+}
+
+/// Listeners hear, key by key and in order, what was stored and what is gone.
+pub fn stored_and_gone_are_heard(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    let heard = Arc::new(Heard::default());
+    f.tier.listen(heard.clone());
+    let (key, len) = (*f.key(0).digest(), LEN as u64);
+    f.store(&f.keys([0, 1]), LEN);
+    f.remove(&f.keys([0]));
+    f.store(&f.keys([0]), LEN);
+    let of = |n| heard.0.lock().unwrap_or_else(PoisonError::into_inner).get(f.key(n).digest()).cloned();
+    let stored = Event::Stored { key, len };
+    f.eventually("three events", || of(0).is_some_and(|events| events.len() >= 3));
+    assert_eq!(of(0), Some(vec![stored, Event::Gone { key, len }, stored]));
+    assert_eq!(of(1), Some(vec![Event::Stored { key: *f.key(1).digest(), len }]));
+}
+
+/// A fresh tier works and says so.
+pub fn status_says_whether_it_works(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    let status = f.tier.status();
+    assert!(status.healthy, "{status:?}");
+    assert!(!f.tier.caps().name.is_empty());
+    let mut names: Vec<_> = status.counters.iter().map(|(name, _)| *name).collect();
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all, "a counter's name twice");
+}

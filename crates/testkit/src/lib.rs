@@ -1,0 +1,20 @@
+//! What proves tiers.
+//!
+//! - [`conformance`]: every promise of the [`Tier`](kvtier_core::Tier) contract as one function, and a macro that makes each a test;
+//! - [`ModelTier`]: the contract in memory, as plainly as it can be said; the reference that other tiers are compared with;
+//! - [`Content`]: what is in a chunk, derived from its key, so that any piece of it can be checked without a copy to compare with;
+//! - [`strategies`]: keys, namespaces and sizes for proptest.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod conformance;
+mod content;
+mod model;
+mod queue;
+mod seed;
+mod store;
+pub mod strategies;
+
+pub use content::{Content, Wrong};
+pub use model::{ModelConfig, ModelTier};
+pub use seed::Seed;

@@ -1,0 +1,311 @@
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvtier_core::{
+    Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, GateStats, Hold, HoldId, Key, KeyPage,
+    Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status,
+    Ticket, Tier, Timekeeper, Usage,
+};
+use kvtier_key::KeyId;
+use kvtier_mem::{Lease, View};
+
+use crate::queue::Queue;
+use crate::store::Store;
+
+/// How a model tier is to be.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ModelConfig {
+    /// The tier's name.
+    pub name: String,
+    /// The cap in bytes of payload; `None` for none.
+    pub capacity_bytes: Option<u64>,
+    /// What may be in flight.
+    pub limits: GateLimits,
+    /// How long every load and save takes once it has begun. Longer than a deadline, it strands the op's memory.
+    pub delay: Duration,
+}
+
+impl Default for ModelConfig {
+    fn default() -> Self {
+        let limits = GateLimits::new(1024, 256 << 20);
+        ModelConfig { name: "model".into(), capacity_bytes: None, limits, delay: Duration::ZERO }
+    }
+}
+
+impl ModelConfig {
+    /// The same with a cap in bytes.
+    pub fn with_capacity(mut self, bytes: u64) -> Self {
+        self.capacity_bytes = Some(bytes);
+        self
+    }
+
+    /// The same with these limits.
+    pub fn with_limits(mut self, limits: GateLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The same with every load and save taking this long.
+    pub fn with_delay(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+}
+
+/// The contract in memory, as plainly as it can be said: one worker thread, exact LRU, every list walked from end to end.
+pub struct ModelTier {
+    caps: Caps,
+    gate: Gate,
+    delay: Duration,
+    shared: Arc<Shared>,
+    queue: Queue,
+    clock: Timekeeper,
+    capacity: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    store: Mutex<Store>,
+    listeners: Mutex<Listeners>,
+}
+
+#[derive(Debug, Default)]
+struct Listeners {
+    all: Vec<Arc<dyn Listener>>,
+    /// Somebody is telling them something; what comes meanwhile is told by the same thread afterwards, in order.
+    busy: bool,
+}
+
+impl ModelTier {
+    /// An empty tier. Errors when the system gives no thread.
+    pub fn open(config: ModelConfig) -> std::io::Result<Self> {
+        let mut caps = Caps::new(config.name.as_str(), config.limits.ops_max, config.limits.bytes_max);
+        caps.chunk_bytes_max = config.capacity_bytes.unwrap_or(u64::MAX).min(caps.chunk_bytes_max);
+        let store = Mutex::new(Store::new(config.capacity_bytes));
+        Ok(ModelTier {
+            caps,
+            gate: Gate::new(config.limits),
+            delay: config.delay,
+            shared: Arc::new(Shared { store, ..Shared::default() }),
+            queue: Queue::start(&config.name)?,
+            clock: Timekeeper::start(&config.name)?,
+            capacity: config.capacity_bytes,
+        })
+    }
+
+    /// What goes through it now.
+    pub fn gate(&self) -> GateStats {
+        self.gate.stats()
+    }
+
+    fn submit<O: Op, T: Send + 'static>(
+        &self,
+        ctx: &Ctx,
+        ops: Vec<O>,
+        throttled: fn() -> T,
+        act: fn(&Shared, &mut O) -> Result<T, Error>,
+    ) -> Ticket<Vec<Done<O, T>>> {
+        let keys = ops.iter().map(|op| op.key().clone()).collect();
+        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys);
+        self.clock.at(ctx.deadline, &batch.expiry());
+        for (op, slot) in ops.into_iter().zip(slots) {
+            match self.gate.enter(op.bytes()) {
+                Ok(pass) => {
+                    slot.carry(pass);
+                    let (shared, delay) = (Arc::clone(&self.shared), self.delay);
+                    self.queue.push(move || run(&shared, op, slot, delay, act));
+                }
+                Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled())),
+                Err(kind) => slot.finish(op, Err(over(kind))),
+            }
+        }
+        ticket
+    }
+
+    fn refusal(&self, ctx: &Ctx) -> Result<(), Error> {
+        if self.gate.is_closed() {
+            return Err(over(ErrorKind::Closed));
+        }
+        if Instant::now() >= ctx.deadline { Err(over(ErrorKind::Timeout)) } else { Ok(()) }
+    }
+}
+
+fn over(kind: ErrorKind) -> Error {
+    let what = match kind {
+        ErrorKind::Closed => "the tier is closed",
+        ErrorKind::Timeout => "the deadline passed",
+        ErrorKind::Canceled => "the caller asked for the end",
+        _ => "the tier does not take it",
+    };
+    Error::new(kind, what)
+}
+
+/// One op, on the worker's thread.
+fn run<O: Op, T: Send + 'static>(
+    shared: &Shared,
+    mut op: O,
+    slot: Slot<O, T>,
+    delay: Duration,
+    act: fn(&Shared, &mut O) -> Result<T, Error>,
+) {
+    if let Some(kind) = slot.is_over() {
+        return slot.finish(op, Err(over(kind)));
+    }
+    std::thread::sleep(delay);
+    let result = act(shared, &mut op);
+    shared.tell();
+    slot.finish(op, result);
+}
+
+impl Shared {
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells listeners what happened, without a lock and one thread at a time, so that order is kept.
+    fn tell(&self) {
+        loop {
+            let mut listeners = self.listeners();
+            let events = if listeners.busy { Vec::new() } else { std::mem::take(&mut self.store().events) };
+            if events.is_empty() {
+                return;
+            }
+            listeners.busy = true;
+            let all = listeners.all.clone();
+            drop(listeners);
+            all.iter().for_each(|listener| listener.hear(&events));
+            self.listeners().busy = false;
+        }
+    }
+
+    fn load(&self, op: &mut Load) -> Result<Loaded, Error> {
+        if op.into.iter().any(|lease| !lease.place().is_host()) {
+            return Err(Error::new(ErrorKind::Invalid, "the CPU cannot write this memory"));
+        }
+        op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
+        let Some(bytes) = self.store().load(op.key.digest()) else { return Ok(Loaded::Miss(MissReason::Absent)) };
+        if bytes.len() as u64 > op.bytes() {
+            return Ok(Loaded::Miss(MissReason::Length));
+        }
+        scatter(&bytes, &mut op.into);
+        self.store().touched(op.key.digest());
+        Ok(Loaded::Hit { len: bytes.len() as u64 })
+    }
+
+    fn save(&self, op: &mut Save) -> Result<Saved, Error> {
+        refuse(op)?;
+        let bytes = op.from.iter().filter_map(View::as_host).collect::<Vec<_>>().concat();
+        Ok(self.store().save(&op.key, bytes))
+    }
+}
+
+fn scatter(mut bytes: &[u8], into: &mut [Lease]) {
+    for lease in into {
+        let (here, rest) = bytes.split_at(lease.len().min(bytes.len()));
+        lease.write_at(0, here).expect("host memory at least this long");
+        bytes = rest;
+    }
+}
+
+/// Why a save can never succeed.
+fn refuse(op: &Save) -> Result<(), Error> {
+    let len = op.bytes();
+    let invalid = |what| Err(Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*op.key.digest()));
+    if len == 0 {
+        return invalid("a chunk has at least one byte");
+    }
+    if op.from.iter().any(|view| view.as_host().is_none()) {
+        return invalid("the CPU cannot read this memory");
+    }
+    let KeyId::Object(id) = op.key.id() else { return Ok(()) };
+    match op.key.namespace().chunk_bytes(id.group) {
+        Some(full) if len > full => invalid("longer than the namespace's chunks"),
+        Some(full) if len < full && !op.key.namespace().allow_partial() => {
+            invalid("shorter than the namespace's chunks, which may not be partial")
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Tier for ModelTier {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+        Ticket::now(self.refusal(ctx).and_then(|()| {
+            let mut store = self.shared.store();
+            let found = store.lookup(&keys, mode);
+            match hold {
+                Hold::For(time) => store.hold(&keys, found, time),
+                Hold::None => Ok(LookedUp::new(found, None)),
+            }
+        }))
+    }
+
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        self.submit(ctx, ops, || Loaded::Throttled, Shared::load)
+    }
+
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        self.submit(ctx, ops, || Saved::Shed(ShedReason::Throttled), Shared::save)
+    }
+
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        let removed = self.refusal(ctx).map(|()| self.shared.store().remove(&keys));
+        self.shared.tell();
+        Ticket::now(removed)
+    }
+
+    fn release(&self, hold: HoldId) {
+        self.shared.store().release(hold);
+    }
+
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        let ticket = self.gate.ready(ctx.deadline);
+        self.clock.at(ctx.deadline, &self.gate.expiry());
+        ticket
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        self.gate.close()
+    }
+}
+
+impl Observe for ModelTier {
+    fn usage(&self) -> Usage {
+        let store = self.shared.store();
+        let mut usage = Usage::default();
+        usage.used_bytes = Some(store.used());
+        usage.capacity_bytes = self.capacity;
+        usage.chunks = store.len() as u64;
+        usage.tenants = store.tenants();
+        usage
+    }
+
+    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
+        self.shared.store().page(from, max)
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) {
+        self.shared.listeners().all.push(listener);
+    }
+
+    fn status(&self) -> Status {
+        let gate = self.gate.stats();
+        let counters = vec![("throttled", gate.throttled), ("stranded", gate.stranded_total)];
+        Status::new(!self.gate.is_closed(), vec!["in memory; for tests".into()], counters)
+    }
+}
+
+impl fmt::Debug for ModelTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ModelTier({} chunks, {:?})", self.shared.store().len(), self.gate)
+    }
+}
