@@ -2,6 +2,7 @@
 //!
 //! - [`conformance`]: every promise of the [`Tier`](kvtier_core::Tier) contract as one function, and a macro that makes each a test;
 //! - [`ModelTier`]: the contract in memory, as plainly as it can be said; the reference that other tiers are compared with;
+//! - [`FaultTier`]: any tier, with faults from a seed;
 //! - [`Content`]: what is in a chunk, derived from its key, so that any piece of it can be checked without a copy to compare with;
 //! - [`strategies`]: keys, namespaces and sizes for proptest.
 #![forbid(unsafe_code)]
@@ -9,6 +10,7 @@
 
 pub mod conformance;
 mod content;
+mod fault;
 mod model;
 mod queue;
 mod seed;
@@ -16,5 +18,6 @@ mod store;
 pub mod strategies;
 
 pub use content::{Content, Wrong};
+pub use fault::{FaultTier, Faults};
 pub use model::{ModelConfig, ModelTier};
 pub use seed::Seed;

@@ -1,0 +1,294 @@
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kvtier_core::{
+    Batch, Caps, Completer, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyPage,
+    Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Pass, Presence, Removed, Save, Saved, ShedReason,
+    Slot, Status, Ticket, Tier, Timekeeper, Usage, ticket,
+};
+
+use crate::Seed;
+
+/// The most batches with a fault in them at a time; each has a thread. Beyond that they are throttled.
+const FAULTY_MAX: u32 = 64;
+
+/// How often what goes wrong, in thousandths of the ops.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Faults {
+    /// The op waits for [`delay`](Faults::delay) before the tier sees it.
+    pub delayed: u16,
+    /// How long.
+    pub delay: Duration,
+    /// The op fails with `Io`.
+    pub failed: u16,
+    /// The op is throttled.
+    pub throttled: u16,
+    /// The op is lost: it gets no answer until its deadline, and its memory comes home a [`delay`](Faults::delay) later.
+    pub lost: u16,
+    /// A load is a miss as if the medium held something else. A save is not concerned.
+    pub corrupt: u16,
+}
+
+impl Faults {
+    /// No faults.
+    pub fn none() -> Self {
+        Faults::default()
+    }
+
+    /// Of everything, `per_mille` each, with delays of `delay`.
+    pub fn all(per_mille: u16, delay: Duration) -> Self {
+        let n = per_mille;
+        Faults { delayed: n, delay, failed: n, throttled: n, lost: n, corrupt: n }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Spared,
+    Delayed,
+    Failed,
+    Throttled,
+    Lost,
+    Corrupt,
+}
+
+/// A tier whose ops meet faults, drawn from a seed in the order of submission. What meets none goes straight to the tier below.
+pub struct FaultTier {
+    inner: Arc<dyn Tier>,
+    faults: Faults,
+    seed: Mutex<Seed>,
+    healed: AtomicBool,
+    met: AtomicU64,
+    gate: Gate,
+    clock: Timekeeper,
+}
+
+impl FaultTier {
+    /// Faults over `inner`. Errors when the system gives no thread.
+    pub fn new(inner: Arc<dyn Tier>, faults: Faults, seed: u64) -> std::io::Result<Self> {
+        let seed = Mutex::new(Seed::new(seed));
+        let (gate, clock) = (Gate::new(GateLimits::new(FAULTY_MAX, u64::MAX)), Timekeeper::start("fault")?);
+        Ok(FaultTier { inner, faults, seed, healed: AtomicBool::new(false), met: AtomicU64::new(0), gate, clock })
+    }
+
+    /// Ends all faults from now on.
+    pub fn heal(&self) {
+        self.healed.store(true, Ordering::Release);
+    }
+
+    /// How many ops met a fault so far.
+    pub fn met(&self) -> u64 {
+        self.met.load(Ordering::Relaxed)
+    }
+
+    fn fate(&self) -> Fate {
+        if self.healed.load(Ordering::Acquire) {
+            return Fate::Spared;
+        }
+        let f = &self.faults;
+        let mut drawn = self.seed.lock().unwrap_or_else(PoisonError::into_inner).below(1000);
+        let odds = [
+            (Fate::Delayed, f.delayed),
+            (Fate::Failed, f.failed),
+            (Fate::Throttled, f.throttled),
+            (Fate::Lost, f.lost),
+            (Fate::Corrupt, f.corrupt),
+        ];
+        for (fate, odds) in odds {
+            match drawn.checked_sub(odds.into()) {
+                Some(rest) => drawn = rest,
+                None => {
+                    self.met.fetch_add(1, Ordering::Relaxed);
+                    return fate;
+                }
+            }
+        }
+        Fate::Spared
+    }
+
+    /// Fails a call that is about keys alone.
+    fn key_fault(&self, op: &'static str) -> Result<(), Error> {
+        match self.fate() {
+            Fate::Failed | Fate::Lost => Err(fault().with_op(op)),
+            Fate::Throttled => Err(Error::new(ErrorKind::Throttled, "a fault on purpose").with_op(op)),
+            _ => Ok(()),
+        }
+    }
+
+    fn submit<V: Verb>(&self, ctx: &Ctx, ops: Vec<V>) -> Ticket<Vec<Done<V, V::Answer>>> {
+        let fates: Vec<_> = ops.iter().map(|_| self.fate()).collect();
+        if fates.iter().all(|fate| *fate == Fate::Spared) || self.gate.is_closed() {
+            return V::submit(&*self.inner, ctx, ops);
+        }
+        let keys = ops.iter().map(|op| op.key().clone()).collect();
+        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys);
+        self.clock.at(ctx.deadline, &batch.expiry());
+        let all: Vec<_> = ops.into_iter().zip(slots).zip(fates).map(|((op, slot), fate)| (op, slot, fate)).collect();
+        match self.gate.enter(0) {
+            Ok(pass) => {
+                let work = Work { inner: Arc::clone(&self.inner), ctx: ctx.clone(), delay: self.faults.delay, pass };
+                thread::spawn(move || work.run(all));
+            }
+            Err(_) => all.into_iter().for_each(|(op, slot, _)| slot.finish(op, Ok(V::THROTTLED))),
+        }
+        ticket
+    }
+}
+
+fn fault() -> Error {
+    Error::new(ErrorKind::Io, "a fault on purpose")
+}
+
+/// What loads and saves have in common.
+trait Verb: Op {
+    type Answer: Send + 'static;
+    const THROTTLED: Self::Answer;
+    fn submit(tier: &dyn Tier, ctx: &Ctx, ops: Vec<Self>) -> Ticket<Vec<Done<Self, Self::Answer>>>
+    where
+        Self: Sized;
+    /// The op and its answer where the medium holds something else; the op alone where that does not concern it.
+    fn corrupt(&mut self) -> Option<Self::Answer>;
+}
+
+impl Verb for Load {
+    type Answer = Loaded;
+    const THROTTLED: Loaded = Loaded::Throttled;
+    fn submit(tier: &dyn Tier, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        tier.load(ctx, ops)
+    }
+    fn corrupt(&mut self) -> Option<Loaded> {
+        self.into.iter_mut().for_each(|lease| lease.assume_filled(0));
+        Some(Loaded::Miss(MissReason::Corrupt))
+    }
+}
+
+impl Verb for Save {
+    type Answer = Saved;
+    const THROTTLED: Saved = Saved::Shed(ShedReason::Throttled);
+    fn submit(tier: &dyn Tier, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        tier.save(ctx, ops)
+    }
+    fn corrupt(&mut self) -> Option<Saved> {
+        None
+    }
+}
+
+/// One batch with faults, on a thread of its own.
+struct Work {
+    inner: Arc<dyn Tier>,
+    ctx: Ctx,
+    delay: Duration,
+    pass: Pass,
+}
+
+impl Work {
+    fn run<V: Verb>(self, all: Vec<(V, Slot<V, V::Answer>, Fate)>) {
+        let (mut ops, mut slots, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        if all.iter().any(|(_, _, fate)| *fate == Fate::Delayed) {
+            thread::sleep(self.delay);
+        }
+        for (mut op, slot, fate) in all {
+            match fate {
+                Fate::Failed => slot.finish(op, Err(fault())),
+                Fate::Throttled => slot.finish(op, Ok(V::THROTTLED)),
+                Fate::Lost => lost.push((op, slot)),
+                _ => match (fate == Fate::Corrupt).then(|| op.corrupt()).flatten() {
+                    Some(answer) => slot.finish(op, Ok(answer)),
+                    None => {
+                        ops.push(op);
+                        slots.push(slot);
+                    }
+                },
+            }
+        }
+        let answers = V::submit(&*self.inner, &self.ctx, ops).wait();
+        slots.into_iter().zip(answers).for_each(|(slot, done)| slot.finish(done.op, done.result));
+        if !lost.is_empty() {
+            thread::sleep(self.ctx.deadline.saturating_duration_since(Instant::now()) + self.delay);
+        }
+        // The medium gives the memory back at last; nobody hears the answer, unless a delay of nothing came before the clock.
+        lost.into_iter().for_each(|(op, slot)| slot.finish(op, Err(Error::new(ErrorKind::Timeout, "a lost op"))));
+        drop(self.pass);
+    }
+}
+
+impl Tier for FaultTier {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+        match self.key_fault("lookup") {
+            Ok(()) => self.inner.lookup(ctx, keys, mode, hold),
+            Err(_) if hold == Hold::None => Ticket::now(Ok(LookedUp::new(vec![Presence::Unknown; keys.len()], None))),
+            Err(error) => Ticket::now(Err(error)),
+        }
+    }
+
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        self.submit(ctx, ops)
+    }
+
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        self.submit(ctx, ops)
+    }
+
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        match self.key_fault("remove") {
+            Ok(()) => self.inner.remove(ctx, keys),
+            Err(error) => Ticket::now(Err(error)),
+        }
+    }
+
+    fn release(&self, hold: HoldId) {
+        self.inner.release(hold);
+    }
+
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        self.inner.ready(ctx)
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        let ours = self.gate.close();
+        if ours.is_done() {
+            return self.inner.close();
+        }
+        let (answer, ticket): (Completer<Result<(), Error>>, _) = ticket();
+        let inner = Arc::clone(&self.inner);
+        thread::spawn(move || {
+            let closed = inner.close().wait();
+            answer.complete(ours.wait().and(closed));
+        });
+        ticket
+    }
+}
+
+impl Observe for FaultTier {
+    fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+
+    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
+        self.inner.keys(from, max)
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) {
+        self.inner.listen(listener);
+    }
+
+    fn status(&self) -> Status {
+        let mut status = self.inner.status();
+        status.reasons.push(format!("{} ops met a fault on purpose", self.met()));
+        status
+    }
+}
+
+impl fmt::Debug for FaultTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FaultTier({:?} over {:?})", self.faults, self.inner)
+    }
+}
