@@ -1,6 +1,6 @@
 //! What proves tiers.
 //!
-//! - [`conformance`]: every promise of the [`Tier`](kvtier_core::Tier) contract as one function, and a macro that makes each a test;
+//! - [`mod@conformance`]: every promise of the [`Tier`](kvtier_core::Tier) contract as one function, and a macro that makes each a test;
 //! - [`ModelTier`]: the contract in memory, as plainly as it can be said; the reference that other tiers are compared with;
 //! - [`FaultTier`]: any tier, with faults from a seed;
 //! - [`Content`]: what is in a chunk, derived from its key, so that any piece of it can be checked without a copy to compare with;
