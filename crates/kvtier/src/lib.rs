@@ -35,10 +35,10 @@
 pub mod bytes;
 #[cfg(feature = "config")]
 pub mod config;
-mod exec;
-mod flights;
 mod host;
-mod plan;
+pub mod metrics;
+pub mod prelude;
+mod promise;
 mod stack;
 
 pub use host::{HostConfig, HostTier};
@@ -46,5 +46,7 @@ pub use kvtier_core as core;
 pub use kvtier_core::{Key, Observe, Tier, TierExt};
 #[cfg(feature = "file")]
 pub use kvtier_file as file;
+pub use kvtier_key as key;
 pub use kvtier_mem as mem;
+pub use kvtier_mem::{Arena, ArenaConfig, Lease, View};
 pub use stack::Stack;

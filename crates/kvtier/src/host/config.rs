@@ -1,0 +1,31 @@
+/// How to open a host tier.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HostConfig {
+    /// The cap in bytes; every chunk counts as whole 4 KiB pages.
+    pub bytes: u64,
+    /// The tier's name in errors and reports.
+    pub name: String,
+    /// After a save, chunks go until what is there is below this share of the cap (above 0, at most 1). At 1, the default, every save
+    /// evicts just what it needs.
+    pub high_mark: f64,
+}
+
+impl HostConfig {
+    /// A host tier named `host` of at most `bytes` bytes of chunks.
+    pub fn new(bytes: u64) -> Self {
+        HostConfig { bytes, name: "host".into(), high_mark: 1.0 }
+    }
+
+    /// The same with another name.
+    pub fn with_name(mut self, name: &str) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The same with another high mark.
+    pub fn with_high_mark(mut self, share: f64) -> Self {
+        self.high_mark = share;
+        self
+    }
+}

@@ -1,0 +1,56 @@
+use kvtier_key::{BlockSums, PieceSums};
+use kvtier_mem::{Lease, View};
+
+/// How much is copied before it is summed: little enough to be in the cache still.
+const PIECE: usize = 64 << 10;
+
+/// The checksums of a chunk that lies in several views: what a view remembers, or one pass.
+pub fn sums_of(from: &[View]) -> BlockSums {
+    match from {
+        [one] => one.memo(|| BlockSums::of(one.as_ref())).cloned().unwrap_or_else(|| BlockSums::of(one.as_ref())),
+        many => BlockSums::of_pieces(many.iter().map(View::as_ref)),
+    }
+}
+
+/// Copies `all` to the leases and proves with `sums` what arrived there. `false` if it is not what was saved; then the leases count
+/// as empty. They must be host memory with room for it.
+pub fn copy_checked(all: &[u8], sums: &BlockSums, into: &mut [Lease]) -> bool {
+    let (mut arrived, mut at) = (PieceSums::new(sums.len()), 0);
+    for lease in into.iter_mut() {
+        let n = lease.len().min(all.len() - at);
+        let host = lease.as_host_mut().unwrap_or_default();
+        for (to, from) in host[..n].chunks_mut(PIECE).zip(all[at..at + n].chunks(PIECE)) {
+            to.copy_from_slice(from);
+            arrived.piece(at as u64, to);
+            at += to.len();
+        }
+        lease.assume_filled(n);
+    }
+    let whole = at == all.len() && arrived.finish().as_ref() == Some(sums);
+    if !whole {
+        into.iter_mut().for_each(|lease| lease.assume_filled(0));
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvtier_mem::{Arena, ArenaConfig};
+
+    #[test]
+    fn scattered_bytes_are_proven_and_a_flip_is_seen() {
+        let arena = Arena::new(ArenaConfig::heap(4 << 20)).unwrap();
+        let bytes: Vec<u8> = (0..300_001u32).map(|i| (i * 31) as u8).collect();
+        let sums = BlockSums::of(&bytes);
+        let mut into: Vec<_> = [1, 70_000, 229_000, 5000].map(|n| arena.lease(n).unwrap()).into();
+        assert!(copy_checked(&bytes, &sums, &mut into));
+        assert_eq!(into.iter().filter_map(Lease::as_host).collect::<Vec<_>>().concat(), bytes);
+        for at in [0, 70_000, 300_000] {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 1;
+            assert!(!copy_checked(&wrong, &sums, &mut into));
+            assert!(into.iter().all(|lease| lease.init_len() == 0));
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The host tier: chunks in memory.
+
+mod chunks;
+mod config;
+mod copy;
+mod observe;
+mod ops;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use kvtier_core::{
+    Caps, Ctx, Done, Error, ErrorKind, Event, Hold, HoldId, Key, Listener, Load, Loaded, LookedUp, Mode, Presence,
+    Removed, Save, Saved, Ticket, Tier,
+};
+use kvtier_evict::PolicyKind;
+use kvtier_index::{Index, IndexConfig};
+use kvtier_mem::{Arena, ArenaConfig};
+
+use crate::metrics::HostCounters;
+use chunks::Chunks;
+pub use config::HostConfig;
+
+/// Beyond the cap the arena has a sixteenth and this much, in bytes: for chunks that are still read while evicted, and for gaps.
+const SPARE_BYTES: u64 = 1 << 20;
+
+/// Chunks in host memory: an arena of its own, exact LRU. A save copies once (ledger: payload), unless the chunk lies in the tier's own
+/// arena already and its class is [`Write`](kvtier_core::Class::Write), when the view is kept as it is; a load copies once and proves
+/// every block where it arrives. Everything is answered before the call returns.
+#[derive(Debug)]
+pub struct HostTier {
+    caps: Caps,
+    arena: Arena,
+    chunks: Mutex<Chunks>,
+    closed: AtomicBool,
+    began: Instant,
+    listeners: RwLock<Vec<Arc<dyn Listener>>>,
+    counters: HostCounters,
+}
+
+impl HostTier {
+    /// Reserves the memory: the cap, a sixteenth and 1 MiB. `Invalid` for a cap or mark that cannot be, `Full` when there is not so much.
+    pub fn open(config: HostConfig) -> Result<Self, Error> {
+        let invalid = |what: &'static str| Error::new(ErrorKind::Invalid, what).with_tier(config.name.as_str().into());
+        let limits = IndexConfig::new(config.bytes).with_high_mark(config.high_mark);
+        let index = Index::new(limits, PolicyKind::Lru.build())
+            .map_err(|e| invalid("the host tier cannot have this size or high mark").with_source(e))?;
+        let bytes = config.bytes.checked_add(config.bytes / 16 + SPARE_BYTES).and_then(|n| usize::try_from(n).ok());
+        let bytes = bytes.filter(|n| *n < isize::MAX as usize - SPARE_BYTES as usize);
+        let bytes = bytes.ok_or_else(|| invalid("no machine has so much memory; make the host tier smaller"))?;
+        let arena = Arena::new(ArenaConfig::heap(bytes)).map_err(|e| {
+            let what = "no memory for the host tier; make it smaller";
+            Error::new(ErrorKind::Full, what).with_tier(config.name.as_str().into()).with_source(e)
+        })?;
+        let mut caps = Caps::new(config.name.as_str(), u32::MAX, u64::MAX);
+        caps.chunk_bytes_max = config.bytes;
+        Ok(HostTier {
+            caps,
+            arena,
+            chunks: Mutex::new(Chunks::new(index)),
+            closed: AtomicBool::new(false),
+            began: Instant::now(),
+            listeners: RwLock::default(),
+            counters: HostCounters::default(),
+        })
+    }
+
+    /// The tier's arena: chunks made in it are kept without a copy when saved with [`Write`](kvtier_core::Class::Write). It is little
+    /// larger than the cap, so memory that callers lease from it for long is missing to the tier.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn chunks(&self) -> MutexGuard<'_, Chunks> {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn tell(&self, events: &[Event]) {
+        if !events.is_empty() {
+            self.listeners.read().unwrap_or_else(PoisonError::into_inner).iter().for_each(|l| l.hear(events));
+        }
+    }
+
+    fn error(&self, kind: ErrorKind, what: &'static str) -> Error {
+        Error::new(kind, what).with_tier(self.caps.name.clone())
+    }
+
+    /// Refuses what is over before it began, or came to a closed tier.
+    fn gate(&self, ctx: &Ctx) -> Result<(), Error> {
+        if self.is_closed() {
+            return Err(self.error(ErrorKind::Closed, "the tier is closed"));
+        }
+        if Instant::now() >= ctx.deadline {
+            return Err(self.error(ErrorKind::Timeout, "the deadline passed"));
+        }
+        Ok(())
+    }
+
+    fn find(&self, keys: &[Key], mode: Mode, hold: Hold) -> Result<LookedUp, Error> {
+        let mut found = vec![Presence::Unknown; keys.len()];
+        let (mut chunks, mut hits) = (self.chunks(), Vec::new());
+        for (key, presence) in keys.iter().zip(&mut found) {
+            match chunks.index.get(key.digest()) {
+                Some(entry) => {
+                    *presence = Presence::Hit { len: entry.chunk.len };
+                    hits.push(*key.digest());
+                }
+                None => *presence = Presence::Miss,
+            }
+            if mode == Mode::Prefix && *presence == Presence::Miss {
+                break;
+            }
+        }
+        let Hold::For(ttl) = hold else { return Ok(LookedUp::new(found, None)) };
+        if hits.is_empty() {
+            return Ok(LookedUp::new(found, None));
+        }
+        let now = self.now_ms();
+        chunks.index.expire_holds(now);
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        match chunks.index.hold(&hits, now.saturating_add(ttl_ms)) {
+            Ok(id) => Ok(LookedUp::new(found, Some(HoldId(id.as_u64())))),
+            Err(full) => Err(self.error(ErrorKind::Throttled, "too many holds").with_source(full)),
+        }
+    }
+
+    fn drop_keys(&self, keys: &[Key]) -> Removed {
+        let (mut counts, mut events) = (Removed::default(), Vec::new());
+        let mut chunks = self.chunks();
+        chunks.index.expire_holds(self.now_ms());
+        for key in keys {
+            match chunks.index.leave(key.digest()) {
+                kvtier_index::Removed::Gone(entry) => {
+                    events.extend(chunks.drop_all(&[entry]));
+                    counts.removed += 1;
+                }
+                kvtier_index::Removed::Held => counts.held += 1,
+                _ => counts.absent += 1,
+            }
+        }
+        drop(chunks);
+        self.tell(&events);
+        counts
+    }
+}
+
+impl Tier for HostTier {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+        Ticket::now(self.gate(ctx).and_then(|()| self.find(&keys, mode, hold)).map_err(|e| e.with_op("lookup")))
+    }
+
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        let one = |mut op: Load| {
+            let result = self.gate(ctx).and_then(|()| self.load_one(&mut op));
+            Done { result: result.map_err(|e| e.with_op("load").with_key(*op.key.digest())), op }
+        };
+        Ticket::now(ops.into_iter().map(one).collect())
+    }
+
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        let one = |op: Save| {
+            let result = self.gate(ctx).and_then(|()| self.save_one(ctx, &op));
+            Done { result: result.map_err(|e| e.with_op("save").with_key(*op.key.digest())), op }
+        };
+        Ticket::now(ops.into_iter().map(one).collect())
+    }
+
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        Ticket::now(self.gate(ctx).map(|()| self.drop_keys(&keys)).map_err(|e| e.with_op("remove")))
+    }
+
+    fn release(&self, hold: HoldId) {
+        self.chunks().index.release(kvtier_index::HoldId::from_u64(hold.0));
+    }
+
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        Ticket::now(self.gate(ctx))
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        self.closed.store(true, Ordering::Release);
+        Ticket::now(Ok(()))
+    }
+}

@@ -1,0 +1,146 @@
+//! What the tiers count, in one table: `docs/METRICS.md` is written from it.
+
+use std::fmt;
+
+/// What a counter counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Unit {
+    /// Operations.
+    Ops,
+    /// Chunks.
+    Chunks,
+    /// Bytes.
+    Bytes,
+}
+
+/// Whether a counter's name and meaning may still change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Stability {
+    /// Only with a new major version.
+    Stable,
+    /// With any version; the changelog says so.
+    Experimental,
+}
+
+/// One counter. All of them only grow, and begin at 0 when the tier opens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Metric {
+    /// The kind of tier that has it: `host`, `file` or `stack`.
+    pub tier: &'static str,
+    /// Its name in [`Status::counters`](kvtier_core::Status).
+    pub name: &'static str,
+    /// What it counts.
+    pub unit: Unit,
+    /// Whether it may change.
+    pub stability: Stability,
+    /// What it means.
+    pub help: &'static str,
+}
+
+macro_rules! metrics {
+    ($tier:literal: $($stability:ident $unit:ident $name:ident $help:literal,)*) => {
+        &[$(Metric {
+            tier: $tier,
+            name: stringify!($name),
+            unit: Unit::$unit,
+            stability: Stability::$stability,
+            help: $help,
+        }),*]
+    };
+}
+
+/// Counters that come from a table: the fields, and what [`Status`](kvtier_core::Status) shows, in its order.
+macro_rules! counters {
+    ($type:ident, $tier:literal: $($stability:ident $unit:ident $name:ident $help:literal,)*) => {
+        #[derive(Debug, Default)]
+        pub(crate) struct $type {
+            $(pub $name: std::sync::atomic::AtomicU64,)*
+        }
+
+        impl $type {
+            pub const TABLE: &'static [Metric] = metrics!($tier: $($stability $unit $name $help,)*);
+
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.load(std::sync::atomic::Ordering::Relaxed)),)*]
+            }
+        }
+    };
+}
+
+counters! { HostCounters, "host":
+    Stable Ops hits "loads answered with bytes",
+    Stable Ops misses_absent "loads of keys that are not here",
+    Stable Ops misses_corrupt "loads whose bytes failed their checksums; the chunk was dropped",
+    Stable Ops misses_length "loads into memory that is too small",
+    Stable Bytes loaded_bytes "payload of the hits, each byte copied once",
+    Stable Chunks stored "chunks kept by a save",
+    Stable Ops present "saves of what was already here",
+    Stable Ops shed "saves not taken for want of room",
+    Stable Bytes saved_bytes "payload of the chunks stored",
+    Stable Chunks evicted "chunks dropped for room",
+    Experimental Bytes copied_save_bytes "copy ledger: payload that saves copied into the arena",
+    Experimental Bytes shared_save_bytes "copy ledger: payload kept where it lay, without a copy",
+}
+
+counters! { StackCounters, "stack":
+    Stable Ops hits "loads that some tier answered with bytes",
+    Stable Ops misses "loads that no tier had",
+    Stable Ops corrupt "loads for which some tier held bytes that failed their checks",
+    Stable Ops joined "loads that waited for another load of the same key",
+    Stable Chunks promoted "copies of chunks kept by a faster tier after a hit below it",
+    Stable Ops tier_errors "answers of single tiers that were errors",
+}
+
+const FILE: &[Metric] = metrics! { "file":
+    Stable Ops hits "loads answered with bytes",
+    Stable Ops misses_absent "loads of keys that are not here",
+    Stable Ops misses_corrupt "loads of files that failed a check",
+    Stable Ops misses_length "loads into memory of the wrong size",
+    Stable Bytes loaded_bytes "payload of the hits",
+    Stable Chunks stored "chunks written and published",
+    Stable Ops present "saves of what was already here",
+    Stable Ops shed "saves not taken for want of room",
+    Stable Bytes saved_bytes "payload of the chunks stored",
+    Stable Chunks evicted "chunks deleted for room",
+    Stable Chunks set_aside "files set aside because they failed a check",
+    Stable Ops io_errors "transfers or system calls that failed",
+    Experimental Bytes copied_tail_bytes "copy ledger: last partial pages, at most 4095 bytes a chunk",
+    Experimental Bytes copied_bounce_bytes "copy ledger: payload that went through bounce memory, because the caller's was not aligned",
+    Experimental Bytes summed_save_bytes "copy ledger: payload summed for saves; none when the view knew its sums",
+    Stable Ops throttled "ops turned away because too much was in flight",
+    Stable Ops stranded "ops past their deadline whose memory the medium still held",
+};
+
+/// Every counter of every kind of tier, in the order in which the tier shows them.
+pub fn all() -> impl Iterator<Item = &'static Metric> {
+    HostCounters::TABLE.iter().chain(FILE).chain(StackCounters::TABLE)
+}
+
+/// The table as Markdown.
+pub fn markdown() -> String {
+    let row = |m: &Metric| format!("| {} | `{}` | {} | {} | {} |\n", m.tier, m.name, m.unit, m.stability, m.help);
+    let head = "| tier | counter | unit | stability | meaning |\n|---|---|---|---|---|\n";
+    head.chars().chain(all().map(row).collect::<String>().chars()).collect()
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unit::Ops => "ops",
+            Unit::Chunks => "chunks",
+            Unit::Bytes => "bytes",
+        })
+    }
+}
+
+impl fmt::Display for Stability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stability::Stable => "stable",
+            Stability::Experimental => "experimental",
+        })
+    }
+}

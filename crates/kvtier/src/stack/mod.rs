@@ -1,0 +1,207 @@
+//! Tiers over each other that look like one.
+
+mod ask;
+mod exec;
+mod flights;
+mod holds;
+mod observe;
+mod plan;
+mod verdict;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvtier_core::{
+    Batch, Caps, Ctx, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, Load, Loaded, LookedUp, Mode, Op,
+    Pass, Removed, Save, Saved, ShedReason, Slot, Ticket, Tier, Timekeeper, ticket,
+};
+
+use crate::metrics::StackCounters;
+use crate::promise::Promise;
+use exec::Exec;
+use flights::Flights;
+use holds::Holds;
+
+/// The most ops of a stack in flight.
+const OPS_MAX: u32 = 1024;
+/// The most bytes of a stack in flight.
+const BYTES_MAX: u64 = 4 << 30;
+
+/// Tiers over each other that look like one; the first is the fastest.
+///
+/// A load falls through to the first tier that has the chunk, and a chunk found below is promoted to those above. A save is written
+/// through to all. Several loads of one key go below once: the others wait and are served from above. A tier that fails is a miss
+/// there; the stack answers with an error only when all tiers failed, at the caller's deadline, and for a remove. Dropping it waits for
+/// what is under way.
+#[derive(Debug)]
+pub struct Stack {
+    caps: Caps,
+    inner: Arc<Inner>,
+    gate: Gate,
+    // Dropped before the clock, so that deadlines are kept while it waits for what is under way.
+    exec: Exec,
+    clock: Timekeeper,
+}
+
+#[derive(Debug)]
+struct Inner {
+    tiers: Vec<Arc<dyn Tier>>,
+    flights: Flights,
+    holds: Holds,
+    counters: StackCounters,
+}
+
+impl Stack {
+    /// A stack of at least one tier.
+    pub fn new(name: &str, tiers: Vec<Arc<dyn Tier>>) -> Result<Self, Error> {
+        if tiers.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "a stack needs at least one tier; give it some"));
+        }
+        let thread = |e| Error::new(ErrorKind::Io, "cannot start a thread for the stack").with_source(e);
+        let mut caps = Caps::new(name, OPS_MAX, BYTES_MAX);
+        caps.chunk_bytes_max = tiers.iter().map(|t| t.caps().chunk_bytes_max).max().unwrap_or(0);
+        caps.bounce = tiers.iter().all(|t| t.caps().bounce);
+        caps.align = tiers.iter().map(|t| t.caps().align).max().unwrap_or(1);
+        let (flights, holds, counters) = (Flights::default(), Holds::default(), StackCounters::default());
+        let inner = Inner { tiers, flights, holds, counters };
+        Ok(Stack {
+            caps,
+            inner: Arc::new(inner),
+            gate: Gate::new(GateLimits::new(OPS_MAX, BYTES_MAX)),
+            exec: Exec::start(name).map_err(thread)?,
+            clock: Timekeeper::start(name).map_err(thread)?,
+        })
+    }
+
+    /// Its tiers, fastest first.
+    pub fn tiers(&self) -> &[Arc<dyn Tier>] {
+        &self.inner.tiers
+    }
+
+    /// Runs a question that is no batch, if it is let in and still of use.
+    fn ask<T, F>(&self, op: &'static str, promise: Promise<T>, work: impl FnOnce(Arc<Inner>, Promise<T>) -> F)
+    where
+        T: Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let no =
+            |kind| Error::new(kind, "the stack does not take this now").with_op(op).with_tier(self.caps.name.clone());
+        let pass: Pass = match promise.is_over().map_or_else(|| self.gate.enter(0), Err) {
+            Ok(pass) => pass,
+            Err(kind) => return drop(promise.keep(Err(no(self.closed_or(kind))))),
+        };
+        self.clock.at(promise.deadline(), &promise.expiry());
+        let work = work(Arc::clone(&self.inner), promise);
+        self.exec.spawn(async move {
+            work.await;
+            drop(pass);
+        });
+    }
+
+    fn closed_or(&self, kind: ErrorKind) -> ErrorKind {
+        if self.gate.is_closed() { ErrorKind::Closed } else { kind }
+    }
+
+    /// Lets the ops of a batch in; those that cannot be are answered here.
+    fn admit<O: Op, T: Send + 'static>(
+        &self,
+        ops: Vec<O>,
+        slots: Vec<Slot<O, T>>,
+        throttled: fn() -> T,
+    ) -> Vec<(O, Slot<O, T>)> {
+        let mut taken = Vec::with_capacity(ops.len());
+        for (op, slot) in ops.into_iter().zip(slots) {
+            match self.gate.enter(op.bytes()) {
+                Ok(pass) => {
+                    slot.carry(pass);
+                    taken.push((op, slot));
+                }
+                Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled())),
+                Err(kind) => {
+                    slot.finish(op, Err(Error::new(kind, "the stack is closed").with_tier(self.caps.name.clone())))
+                }
+            }
+        }
+        taken
+    }
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
+    ops.iter().map(|op| op.key().clone()).collect()
+}
+
+impl Tier for Stack {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+        let (promise, ticket) = Promise::new(ctx.deadline);
+        let ctx = ctx.clone();
+        self.ask("lookup", promise, move |inner, promise| async move {
+            let found = inner.lookup(&ctx, &keys, mode, hold).await;
+            // Nobody would release what came too late.
+            if let Err(Ok(LookedUp { hold: Some(id), .. })) = promise.keep(found) {
+                inner.release(inner.holds.take(id));
+            }
+        });
+        ticket
+    }
+
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        self.clock.at(ctx.deadline, &batch.expiry());
+        let ops = self.admit(ops, slots, || Loaded::Throttled);
+        let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
+        self.exec.spawn(async move { plan::load(&inner, &ctx, ops).await });
+        ticket
+    }
+
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        self.clock.at(ctx.deadline, &batch.expiry());
+        let ops = self.admit(ops, slots, || Saved::Shed(ShedReason::Throttled));
+        let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
+        self.exec.spawn(async move { plan::save(&inner, &ctx, ops).await });
+        ticket
+    }
+
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        let (promise, ticket) = Promise::new(ctx.deadline);
+        let ctx = ctx.clone();
+        self.ask("remove", promise, move |inner, promise| async move {
+            let removed = inner.remove(&ctx, &keys).await;
+            drop(promise.keep(removed));
+        });
+        ticket
+    }
+
+    fn release(&self, hold: HoldId) {
+        self.inner.release(self.inner.holds.take(hold));
+    }
+
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        let ticket = self.gate.ready(ctx.deadline);
+        self.clock.at(ctx.deadline, &self.gate.expiry());
+        ticket
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        let (answer, ticket) = ticket();
+        let (own, inner) = (self.gate.close(), Arc::clone(&self.inner));
+        self.exec.spawn(async move {
+            let mut result = own.await;
+            for tier in &inner.tiers {
+                let closed = tier.close().await;
+                result = result.and(closed);
+            }
+            answer.complete(result);
+        });
+        ticket
+    }
+}

@@ -1,0 +1,173 @@
+//! Chunks to save and a tier that can be made slow or broken.
+#![allow(dead_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use kvtier::core::{Caps, Cursor, Error, KeyPage, Listener, LookedUp, Removed, Status, Usage, ticket};
+use kvtier::prelude::*;
+
+pub const LEN: usize = 100_000;
+
+pub fn ctx() -> Ctx {
+    Ctx::within(Duration::from_secs(30))
+}
+
+pub fn key(n: u64) -> Key {
+    let ns = Arc::new(Namespace::new("tests", Digest::of("layout", b"tests")));
+    let hash = ChunkHash::new(Digest::of("chunk", &n.to_le_bytes()).as_bytes());
+    Key::new(ns, KeyId::Object(ObjectKey::new("model", KvRank(0), 0, hash, "").unwrap()))
+}
+
+/// The bytes of chunk `n`: no two chunks and no two pages alike.
+pub fn bytes(n: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (i / 251 + i + n * 131) as u8 ^ (n >> 3) as u8).collect()
+}
+
+pub fn view(arena: &Arena, n: u64, len: usize) -> View {
+    let mut lease = arena.lease(len).unwrap();
+    lease.write_at(0, &bytes(n, len)).unwrap();
+    lease.freeze()
+}
+
+pub fn arena() -> Arena {
+    Arena::new(ArenaConfig::heap(32 << 20)).unwrap()
+}
+
+pub fn host(bytes: u64) -> Arc<HostTier> {
+    Arc::new(HostTier::open(HostConfig::new(bytes)).unwrap())
+}
+
+pub fn save(tier: &dyn Tier, arena: &Arena, n: u64, len: usize) -> Saved {
+    let op = Save { key: key(n), from: vec![view(arena, n, len)] };
+    tier.save(&ctx(), vec![op]).wait().remove(0).result.unwrap()
+}
+
+/// Loads chunk `n` and proves every byte of a hit.
+pub fn load(tier: &dyn Tier, arena: &Arena, n: u64, len: usize) -> Loaded {
+    let op = Load { key: key(n), into: vec![arena.lease(len).unwrap()] };
+    let done = tier.load(&ctx(), vec![op]).wait().remove(0);
+    let loaded = done.result.unwrap();
+    if let Loaded::Hit { len: hit } = loaded {
+        assert_eq!(hit as usize, len);
+        assert!(done.op.into[0].as_host().unwrap() == bytes(n, len), "a wrong byte in chunk {n}");
+    }
+    loaded
+}
+
+pub fn hit(len: usize) -> Loaded {
+    Loaded::Hit { len: len as u64 }
+}
+
+pub const ABSENT: Loaded = Loaded::Miss(MissReason::Absent);
+
+/// A host tier whose loads wait at a gate, and which can be broken.
+#[derive(Debug)]
+pub struct Probe {
+    pub below: Arc<HostTier>,
+    pub loads: AtomicU64,
+    broken: AtomicBool,
+    gate: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Probe {
+    pub fn over(below: Arc<HostTier>) -> Arc<Self> {
+        let gate = Arc::new((Mutex::new(true), Condvar::new()));
+        Arc::new(Probe { below, loads: AtomicU64::new(0), broken: AtomicBool::new(false), gate })
+    }
+
+    /// From now on everything answers `Io`.
+    pub fn break_it(&self) {
+        self.broken.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets loads through, or makes them wait.
+    pub fn open_gate(&self, open: bool) {
+        *self.gate.0.lock().unwrap() = open;
+        self.gate.1.notify_all();
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        match self.broken.load(Ordering::SeqCst) {
+            true => Err(Error::new(ErrorKind::Io, "broken for the test")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Tier for Probe {
+    fn caps(&self) -> &Caps {
+        self.below.caps()
+    }
+
+    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+        match self.check() {
+            Ok(()) => self.below.lookup(ctx, keys, mode, hold),
+            Err(e) => Ticket::now(Err(e)),
+        }
+    }
+
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        self.loads.fetch_add(ops.len() as u64, Ordering::SeqCst);
+        if self.check().is_err() {
+            return Ticket::now(ops.into_iter().map(|op| Done { op, result: self.check().map(|()| ABSENT) }).collect());
+        }
+        let (completer, ticket) = ticket();
+        let (below, gate, ctx) = (Arc::clone(&self.below), Arc::clone(&self.gate), ctx.clone());
+        std::thread::spawn(move || {
+            let mut open = gate.0.lock().unwrap();
+            while !*open {
+                open = gate.1.wait(open).unwrap();
+            }
+            drop(open);
+            completer.complete(below.load(&ctx, ops).wait());
+        });
+        ticket
+    }
+
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        if self.check().is_err() {
+            let failed = |op| Done { op, result: self.check().map(|()| Saved::Present) };
+            return Ticket::now(ops.into_iter().map(failed).collect());
+        }
+        self.below.save(ctx, ops)
+    }
+
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        match self.check() {
+            Ok(()) => self.below.remove(ctx, keys),
+            Err(e) => Ticket::now(Err(e)),
+        }
+    }
+
+    fn release(&self, hold: HoldId) {
+        self.below.release(hold);
+    }
+
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        self.below.ready(ctx)
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        self.below.close()
+    }
+}
+
+impl Observe for Probe {
+    fn usage(&self) -> Usage {
+        self.below.usage()
+    }
+
+    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
+        self.below.keys(from, max)
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) {
+        self.below.listen(listener);
+    }
+
+    fn status(&self) -> Status {
+        self.below.status()
+    }
+}

@@ -1,0 +1,123 @@
+//! The host tier: its hit ratios, its copies, its cap.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::VecDeque;
+
+use common::*;
+use kvtier::prelude::*;
+
+/// A generator of numbers that is the same everywhere.
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+/// An LRU as it is said in one sentence: the least recent goes until the new one fits.
+struct Naive(VecDeque<(u64, u64)>, u64);
+
+impl Naive {
+    fn request(&mut self, n: u64, cost: u64) -> bool {
+        let here = self.0.iter().position(|(m, _)| *m == n);
+        if let Some(at) = here {
+            let entry = self.0.remove(at).unwrap();
+            self.0.push_back(entry);
+        } else {
+            while self.0.iter().map(|(_, c)| c).sum::<u64>() + cost > self.1 {
+                self.0.pop_front();
+            }
+            self.0.push_back((n, cost));
+        }
+        here.is_some()
+    }
+}
+
+/// Load, and save what missed, for chunks of `len(n)` bytes; every answer as the naive one's.
+fn agrees(capacity: u64, len: impl Fn(u64) -> usize) {
+    let (tier, arena) = (host(capacity), arena());
+    let (mut naive, mut seed, mut hits) = (Naive(VecDeque::new(), capacity), 7, 0);
+    for step in 0..4000 {
+        // Two of three requests go to a few chunks.
+        let n = if random(&mut seed).is_multiple_of(3) { random(&mut seed) % 200 } else { random(&mut seed) % 20 };
+        let len = len(n);
+        let expected = naive.request(n, (len as u64).next_multiple_of(4096));
+        let loaded = load(&*tier, &arena, n, len);
+        assert_eq!(loaded, if expected { hit(len) } else { ABSENT }, "request {step} of chunk {n}");
+        if !expected {
+            assert_eq!(save(&*tier, &arena, n, len), Saved::Stored);
+        }
+        hits += u64::from(expected);
+    }
+    assert!((1000..3500).contains(&hits), "{hits} hits prove little");
+    assert_eq!(tier.usage().used_bytes, Some(naive.0.iter().map(|(_, c)| c).sum()));
+    assert_eq!(tier.status().counter("hits"), hits);
+}
+
+#[test]
+fn eviction_is_that_of_a_naive_lru() {
+    agrees(32 * 8192, |_| 8000);
+    agrees(33 * 4096, |_| 4096);
+}
+
+#[test]
+fn eviction_of_mixed_sizes_is_that_of_a_naive_lru_too() {
+    agrees(40 * 4096, |n| 1 + (n * 977 % 9000) as usize);
+}
+
+#[test]
+fn below_a_high_mark_the_cap_is_not_used() {
+    let config = HostConfig::new(10 * 4096).with_high_mark(0.5).with_name("low");
+    let (tier, arena) = (HostTier::open(config).unwrap(), arena());
+    (0..11).for_each(|n| assert_eq!(save(&tier, &arena, n, 4096), Saved::Stored));
+    assert_eq!(tier.usage().used_bytes, Some(5 * 4096));
+    assert_eq!(load(&tier, &arena, 10, 4096), hit(4096));
+    assert_eq!(&*tier.caps().name, "low");
+}
+
+#[test]
+fn a_chunk_of_the_tiers_own_arena_is_kept_where_it_lies_when_it_is_a_write() {
+    let tier = host(4 << 20);
+    let (write, other) = (ctx().with_class(Class::Write), ctx());
+    let here = view(tier.arena(), 1, LEN);
+    let free = tier.arena().stats().free;
+    let save =
+        |ctx: &Ctx, n| tier.save(ctx, vec![Save { key: key(n), from: vec![here.clone()] }]).wait().remove(0).result;
+    assert_eq!(save(&write, 1).unwrap(), Saved::Stored);
+    assert_eq!(tier.arena().stats().free, free, "a copy was made");
+    assert_eq!(tier.status().counter("shared_save_bytes"), LEN as u64);
+    assert_eq!(load(&*tier, &arena(), 1, LEN), hit(LEN));
+    assert_eq!(save(&other, 2).unwrap(), Saved::Stored);
+    assert!(tier.arena().stats().free < free, "no copy was made");
+    assert_eq!(tier.status().counter("copied_save_bytes"), LEN as u64);
+}
+
+#[test]
+fn mixed_sizes_in_a_full_arena_are_taken() {
+    let (tier, arena) = (host(4 << 20), arena());
+    // A comb of small chunks, every other one in use, then chunks that fit into no gap.
+    (0..1024).for_each(|n| assert_eq!(save(&*tier, &arena, n, 4096), Saved::Stored));
+    for n in 2000..2040 {
+        for small in (0..1024).step_by(2) {
+            load(&*tier, &arena, small, 4096);
+        }
+        assert_eq!(save(&*tier, &arena, n, 1 << 20), Saved::Stored, "chunk {n}");
+        assert_eq!(load(&*tier, &arena, n, 1 << 20), hit(1 << 20));
+        assert!(tier.usage().used_bytes.unwrap() <= 4 << 20);
+    }
+    assert_eq!(tier.status().counter("shed"), 0);
+}
+
+#[test]
+fn sizes_that_cannot_be_are_invalid() {
+    for bytes in [0, u64::MAX, u64::MAX / 2, 1 << 62] {
+        let error = HostTier::open(HostConfig::new(bytes)).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Full), "{bytes}: {error:?}");
+    }
+    for mark in [0.0, 1.1, f64::NAN] {
+        assert_eq!(
+            HostTier::open(HostConfig::new(1 << 20).with_high_mark(mark)).unwrap_err().kind(),
+            ErrorKind::Invalid
+        );
+    }
+}

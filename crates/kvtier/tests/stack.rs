@@ -1,0 +1,234 @@
+//! The stack: falling through, promotion, write-through, single flight, and tiers that fail.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::*;
+use kvtier::prelude::*;
+
+struct Two {
+    top: Arc<HostTier>,
+    low: Arc<Probe>,
+    stack: Stack,
+    arena: Arena,
+}
+
+fn two() -> Two {
+    let (top, low) = (host(4 << 20), Probe::over(host(16 << 20)));
+    let stack = Stack::new("two", vec![top.clone(), low.clone()]).unwrap();
+    Two { top, low, stack, arena: arena() }
+}
+
+fn lookup(tier: &dyn Tier, numbers: &[u64], mode: Mode, hold: Hold) -> LookedUp {
+    let keys = numbers.iter().map(|n| key(*n)).collect();
+    tier.lookup(&ctx(), keys, mode, hold).wait().unwrap()
+}
+
+fn remove(tier: &dyn Tier, n: u64) -> kvtier::core::Removed {
+    tier.remove(&ctx(), [key(n)].into()).wait().unwrap()
+}
+
+#[test]
+fn a_save_is_written_through() {
+    let t = two();
+    assert_eq!(save(&t.stack, &t.arena, 1, LEN), Saved::Stored);
+    assert_eq!(load(&*t.top, &t.arena, 1, LEN), hit(LEN));
+    assert_eq!(load(&*t.low.below, &t.arena, 1, LEN), hit(LEN));
+    assert_eq!(save(&t.stack, &t.arena, 1, LEN), Saved::Present);
+    remove(&*t.top, 1);
+    assert_eq!(save(&t.stack, &t.arena, 1, LEN), Saved::Stored, "one tier lacked it");
+}
+
+#[test]
+fn a_hit_below_is_promoted_and_the_leases_come_back_writable() {
+    let t = two();
+    assert_eq!(save(&*t.low, &t.arena, 1, LEN), Saved::Stored);
+    // A lease behind the end of the chunk, and one larger than it needs to be.
+    let into = vec![t.arena.lease(60_000).unwrap(), t.arena.lease(50_000).unwrap(), t.arena.lease(4096).unwrap()];
+    let mut done = t.stack.load(&ctx(), vec![Load { key: key(1), into }]).wait().remove(0);
+    assert_eq!(done.result.unwrap(), hit(LEN));
+    let lens: Vec<_> = done.op.into.iter().map(|l| (l.len(), l.init_len())).collect();
+    assert_eq!(lens, [(60_000, 60_000), (50_000, 40_000), (4096, 0)]);
+    let arrived: Vec<_> = done.op.into.iter().flat_map(|l| l.as_host().unwrap().to_vec()).collect();
+    assert!(arrived == bytes(1, LEN));
+    // The memory is the caller's again: what is written to it now is not in the tier.
+    done.op.into.iter_mut().for_each(|l| l.as_host_mut().unwrap().fill(0));
+    assert_eq!(load(&*t.top, &t.arena, 1, LEN), hit(LEN));
+    assert_eq!(load(&t.stack, &t.arena, 1, LEN), hit(LEN));
+    assert_eq!(t.low.loads.load(Ordering::SeqCst), 1, "the second load went below");
+    assert_eq!(t.stack.status().counter("promoted"), 1);
+}
+
+#[test]
+fn a_load_into_the_fast_tiers_own_arena_is_promoted_and_comes_back_too() {
+    let t = two();
+    assert_eq!(save(&*t.low, &t.arena, 1, LEN), Saved::Stored);
+    // Whatever class the caller chose.
+    let write = ctx().with_class(Class::Write);
+    let into = vec![t.top.arena().lease(LEN).unwrap()];
+    let mut done = t.stack.load(&write, vec![Load { key: key(1), into }]).wait().remove(0);
+    assert_eq!((done.result.unwrap(), done.op.into.len()), (hit(LEN), 1));
+    done.op.into[0].as_host_mut().unwrap().fill(0);
+    assert_eq!(load(&*t.top, &t.arena, 1, LEN), hit(LEN));
+}
+
+#[test]
+fn loads_of_one_key_go_below_once() {
+    let t = two();
+    (1..4).for_each(|n| assert_eq!(save(&*t.low, &t.arena, n, LEN), Saved::Stored));
+    t.low.open_gate(false);
+    let load = |n| Load { key: key(n), into: vec![t.arena.lease(LEN).unwrap()] };
+    // Twice in one batch, and in batches that cross each other.
+    let tickets: Vec<_> = [vec![1, 1, 2], vec![2, 1, 3], vec![3, 1, 9], vec![9, 1, 2]]
+        .map(|batch| t.stack.load(&ctx(), batch.into_iter().map(load).collect()))
+        .into();
+    while t.low.loads.load(Ordering::SeqCst) < 4 {
+        std::thread::yield_now();
+    }
+    t.low.open_gate(true);
+    for done in tickets.into_iter().flat_map(|ticket| ticket.wait()) {
+        let expected = if done.op.key == key(9) { ABSENT } else { hit(LEN) };
+        assert_eq!(done.result.unwrap(), expected);
+        let n = (1..4).find(|n| key(*n) == done.op.key);
+        assert!(n.is_none_or(|n| done.op.into[0].as_host().unwrap() == bytes(n, LEN)));
+    }
+    // Each of three keys once; the one that is nowhere once for each that asked.
+    assert_eq!(t.low.loads.load(Ordering::SeqCst), 5);
+    assert_eq!(t.stack.status().counter("joined"), 8);
+    assert_eq!(t.stack.status().counter("promoted"), 3);
+}
+
+#[test]
+fn a_lower_tier_that_fails_does_not_fail_the_stack() {
+    let t = two();
+    assert_eq!(save(&t.stack, &t.arena, 1, LEN), Saved::Stored);
+    t.low.break_it();
+    assert_eq!(load(&t.stack, &t.arena, 1, LEN), hit(LEN));
+    assert_eq!(save(&t.stack, &t.arena, 2, LEN), Saved::Stored);
+    assert_eq!(load(&t.stack, &t.arena, 2, LEN), hit(LEN));
+    assert_eq!(load(&t.stack, &t.arena, 3, LEN), ABSENT);
+    let found = lookup(&t.stack, &[1, 3], Mode::Each, Hold::None).found;
+    assert_eq!(found, [Presence::Hit { len: LEN as u64 }, Presence::Unknown], "nobody can say that 3 is not there");
+    // A remove that may have left something says so, and has removed what it could.
+    assert_eq!(t.stack.remove(&ctx(), [key(1)].into()).wait().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(load(&*t.top, &t.arena, 1, LEN), ABSENT);
+    assert_eq!(t.stack.status().counter("tier_errors"), 4);
+    assert!(t.stack.status().healthy);
+}
+
+#[test]
+fn a_fast_tier_that_fails_is_passed_over_and_when_all_fail_it_is_said() {
+    let (top, low, arena) = (Probe::over(host(4 << 20)), Probe::over(host(4 << 20)), arena());
+    let stack = Stack::new("two", vec![top.clone(), low.clone()]).unwrap();
+    top.break_it();
+    assert_eq!(save(&stack, &arena, 1, LEN), Saved::Stored);
+    assert_eq!(load(&stack, &arena, 1, LEN), hit(LEN));
+    low.break_it();
+    let op = Load { key: key(1), into: vec![arena.lease(LEN).unwrap()] };
+    let done = stack.load(&ctx(), vec![op]).wait().remove(0);
+    assert_eq!((done.result.unwrap_err().kind(), done.op.into.len()), (ErrorKind::Io, 1));
+    let op = Save { key: key(2), from: vec![view(&arena, 2, LEN)] };
+    assert_eq!(stack.save(&ctx(), vec![op]).wait().remove(0).result.unwrap_err().kind(), ErrorKind::Io);
+    let found = stack.lookup(&ctx(), [key(1)].into(), Mode::Each, Hold::None).wait();
+    assert_eq!(found.unwrap_err().kind(), ErrorKind::Io);
+}
+
+#[test]
+fn a_prefix_may_lie_in_several_tiers_and_a_hold_is_kept_where_the_bytes_are() {
+    let t = two();
+    save(&*t.top, &t.arena, 0, LEN);
+    for n in [1, 3] {
+        assert_eq!(save(&*t.low, &t.arena, n, LEN), Saved::Stored);
+    }
+    let looked = lookup(&t.stack, &[0, 1, 2, 3], Mode::Prefix, Hold::For(Duration::from_secs(600)));
+    assert_eq!(looked.prefix_len(), 2);
+    let hold = looked.hold.unwrap();
+    assert_eq!((remove(&*t.top, 0).held, remove(&*t.low, 1).held), (1, 1));
+    assert_eq!(remove(&t.stack, 1).held, 1);
+    t.stack.release(hold);
+    t.stack.release(hold);
+    assert_eq!((remove(&t.stack, 0).removed, remove(&t.stack, 1).removed), (1, 1));
+}
+
+#[test]
+fn a_deadline_is_kept_while_a_tier_hangs_and_the_memory_comes_home() {
+    let t = two();
+    save(&*t.low, &t.arena, 1, LEN);
+    t.low.open_gate(false);
+    let (free, start) = (t.arena.stats().free, Instant::now());
+    let op = Load { key: key(1), into: vec![t.arena.lease(LEN).unwrap()] };
+    let done = t.stack.load(&Ctx::within(Duration::from_millis(50)), vec![op]).wait().remove(0);
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert_eq!((done.result.unwrap_err().kind(), done.op.into.len()), (ErrorKind::Timeout, 0));
+    t.low.open_gate(true);
+    t.stack.close().wait().unwrap();
+    assert_eq!(t.arena.stats().free, free);
+}
+
+#[test]
+fn what_is_canceled_before_it_begins_does_not_begin() {
+    let t = two();
+    save(&*t.low, &t.arena, 1, LEN);
+    t.low.open_gate(false);
+    let load = || Load { key: key(1), into: vec![t.arena.lease(LEN).unwrap()] };
+    let first = t.stack.load(&ctx(), vec![load()]);
+    let second = t.stack.load(&ctx(), vec![load()]);
+    second.cancel();
+    t.low.open_gate(true);
+    assert_eq!(first.wait().remove(0).result.unwrap(), hit(LEN));
+    let done = second.wait().remove(0);
+    assert_eq!((done.result.unwrap_err().kind(), done.op.into.len()), (ErrorKind::Canceled, 1));
+}
+
+#[test]
+fn closed_is_closed_and_closes_the_tiers() {
+    let t = two();
+    save(&t.stack, &t.arena, 1, LEN);
+    t.stack.close().wait().unwrap();
+    let op = Load { key: key(1), into: vec![t.arena.lease(LEN).unwrap()] };
+    let done = t.stack.load(&ctx(), vec![op]).wait().remove(0);
+    assert_eq!((done.result.unwrap_err().kind(), done.op.into.len()), (ErrorKind::Closed, 1));
+    let found = t.stack.lookup(&ctx(), [key(1)].into(), Mode::Each, Hold::None).wait();
+    assert_eq!(found.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(t.top.ready(&ctx()).wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert!(!t.stack.status().healthy);
+}
+
+#[test]
+fn dropped_with_work_in_flight_it_answers_and_loses_no_memory() {
+    let t = two();
+    (0..8).for_each(|n| assert_eq!(save(&*t.low, &t.arena, n, LEN), Saved::Stored));
+    let free = t.arena.stats().free;
+    t.low.open_gate(false);
+    let ops = |from| (from..from + 4).map(|n| Load { key: key(n), into: vec![t.arena.lease(LEN).unwrap()] }).collect();
+    let waited_for = t.stack.load(&ctx(), ops(0));
+    drop(t.stack.load(&ctx(), ops(4)));
+    let low = Arc::clone(&t.low);
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(30));
+        low.open_gate(true);
+    });
+    drop(t.stack);
+    for done in waited_for.wait() {
+        assert_eq!(done.result.unwrap(), hit(LEN));
+    }
+    opener.join().unwrap();
+    assert_eq!(t.arena.stats().free, free);
+}
+
+#[test]
+fn a_stack_of_stacks_is_a_stack() {
+    let (a, b, c, arena) = (host(4 << 20), host(4 << 20), host(4 << 20), arena());
+    let below = Arc::new(Stack::new("below", vec![b.clone(), c.clone()]).unwrap());
+    let stack = Stack::new("all", vec![a.clone(), below]).unwrap();
+    assert_eq!(save(&*c, &arena, 1, LEN), Saved::Stored);
+    assert_eq!(load(&stack, &arena, 1, LEN), hit(LEN));
+    for tier in [a, b] {
+        assert_eq!(load(&*tier, &arena, 1, LEN), hit(LEN));
+    }
+    assert!(Stack::new("none", vec![]).is_err());
+}
