@@ -14,6 +14,7 @@ use kvtier::mem::{Arena, ArenaConfig};
 use serde_json::{Value, json};
 
 use crate::BadInput;
+use crate::interrupt::Interrupted;
 use crate::usage::{cpu_s, percentile, rss_mib};
 
 /// What to measure.
@@ -29,7 +30,7 @@ pub struct FileArgs {
     /// The directory; what the bench writes there it removes.
     #[arg(long)]
     path: PathBuf,
-    /// Operations, in order; a get reads what the put before it wrote.
+    /// Operations, in order; a get reads what the put before it wrote, a first get what was written unmeasured.
     #[arg(long, value_delimiter = ',', default_value = "put,get")]
     op: Vec<String>,
     /// Chunk sizes.
@@ -54,6 +55,7 @@ pub fn run(What::File(args): What) -> Result<()> {
     if let Some(op) = args.op.iter().find(|op| !matches!(op.as_str(), "put" | "get")) {
         return Err(BadInput(format!("no operation {op:?}; choose put, get")).into());
     }
+    crate::interrupt::watch()?;
     let mut cells = Vec::new();
     for text in &args.size {
         let size = crate::replay::size("--size", text)? as usize;
@@ -94,7 +96,7 @@ fn measure(args: &FileArgs, (size, concurrency): (usize, usize), cells: &mut Vec
     let count = ((args.gb * 1e9 / size as f64).ceil() as u64).max(1);
     let capacity = (count + 16) * (size as u64 + 8192) * 11 / 10;
     let engine = args.engine.parse().map_err(|e: kvtier::file::EngineError| BadInput(e.to_string()))?;
-    let tier = FileTier::open(FileConfig::new(&args.path, capacity).with_engine(engine))?;
+    let tier = FileTier::open(FileConfig::new(&args.path, capacity).with_engine(engine)).map_err(crate::cannot_open)?;
     let arena = Arena::new(ArenaConfig::heap(concurrency * size.next_multiple_of(4096)))
         .context("no memory for the chunks in flight")?;
     tier.register(&arena)?;
@@ -109,7 +111,19 @@ fn measure(args: &FileArgs, (size, concurrency): (usize, usize), cells: &mut Vec
             KeyId::Object(ObjectKey { model: "bench".into(), rank: KvRank(0), group: 0, hash, salt: "".into() }),
         )
     };
-    for op in &args.op {
+    let clear = || {
+        let all: Arc<[Key]> = (0..count).map(key).collect();
+        let removed = tier.remove(&Ctx::within(Duration::from_secs(600)), all).wait();
+        removed.context("cannot remove the bench's chunks").map(drop)
+    };
+    // A first get needs something to read; this put is not measured.
+    let filled = args.op.first().is_none_or(|op| op == "put");
+    let before =
+        if filled { Ok(Vec::new()) } else { each(concurrency, count, |n| one(&tier, &arena, ("put", size), key(n))) };
+    let mut cell = |op: &String| -> Result<()> {
+        if op == "put" {
+            clear()?;
+        }
         let (began, cpu) = (Instant::now(), cpu_s());
         let mut ms = each(concurrency, count, |n| one(&tier, &arena, (op, size), key(n)))?;
         let (wall, cpu, gb) = (began.elapsed().as_secs_f64(), cpu_s() - cpu, count as f64 * size as f64 / 1e9);
@@ -118,20 +132,24 @@ fn measure(args: &FileArgs, (size, concurrency): (usize, usize), cells: &mut Vec
             "mb_per_s": gb * 1e3 / wall, "cpu_s_per_gb": cpu / gb,
             "p50_ms": percentile(&mut ms, 0.5), "p99_ms": percentile(&mut ms, 0.99), "rss_mib": rss_mib(),
         }));
-    }
-    let all: Arc<[Key]> = (0..count).map(key).collect();
-    tier.remove(&Ctx::within(Duration::from_secs(600)), all).wait().context("cannot remove the bench's chunks")?;
-    Ok(())
+        Ok(())
+    };
+    let measured = before.and_then(|_| args.op.iter().try_for_each(&mut cell));
+    clear()?;
+    measured
 }
 
 /// Runs `work` for 0..count, `concurrency` at once; the time of each, in ms.
 fn each(concurrency: usize, count: u64, work: impl Fn(u64) -> Result<f64> + Sync) -> Result<Vec<f64>> {
-    let (next, times) = (AtomicU64::new(0), Mutex::new(Vec::with_capacity(count as usize)));
+    let (next, times) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let thread = || -> Result<()> {
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
             if n >= count {
                 return Ok(());
+            }
+            if crate::interrupt::asked() {
+                return Err(Interrupted.into());
             }
             let ms = work(n)?;
             times.lock().unwrap_or_else(PoisonError::into_inner).push(ms);

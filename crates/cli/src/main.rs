@@ -1,11 +1,14 @@
 //! The `kvtier` command.
 //!
-//! Exit codes: 0 all is well; 1 the run failed or a wrong byte was seen; 2 the arguments or the input are bad.
+//! Exit codes: 0 all is well; 1 the run failed or a wrong byte was seen; 2 the arguments or the input are bad;
+//! 130 a signal ended the run.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;
+mod interrupt;
+mod key;
 mod replay;
 mod usage;
 
@@ -18,7 +21,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "kvtier",
     version,
-    after_help = "Exit codes: 0 ok; 1 the run failed or a wrong byte was seen; 2 bad arguments or input."
+    after_help = "Exit codes: 0 ok; 1 the run failed or a wrong byte was seen; 2 bad arguments or input; 130 interrupted."
 )]
 struct Args {
     #[command(subcommand)]
@@ -34,6 +37,8 @@ enum Command {
         #[command(subcommand)]
         what: bench::What,
     },
+    /// Explains names of chunks in any form, and converts between forms.
+    Key(key::Args),
     #[command(hide = true)]
     ReplayPeer(replay::peer::Args),
 }
@@ -50,10 +55,16 @@ impl std::fmt::Display for BadInput {
 
 impl std::error::Error for BadInput {}
 
+/// Tiers that do not open are the input's fault: a directory that is not ours, no permission, no space, an engine the machine lacks.
+fn cannot_open(error: kvtier::core::Error) -> BadInput {
+    BadInput(format!("{:#}", anyhow::Error::from(error)))
+}
+
 fn main() -> ExitCode {
     let outcome = match Args::parse().command {
         Command::Replay(args) => replay::run(args),
         Command::Bench { what } => bench::run(what).map(|()| true),
+        Command::Key(args) => key::run(args),
         Command::ReplayPeer(args) => replay::peer::serve(args).map(|()| true),
     };
     match outcome {
@@ -61,6 +72,9 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("kvtier: {e:#}");
+            if e.is::<interrupt::Interrupted>() {
+                return ExitCode::from(interrupt::EXIT_CODE);
+            }
             let invalid = e.downcast_ref::<kvtier::core::Error>().is_some_and(|e| {
                 use kvtier::core::ErrorKind::{Denied, Full, Invalid};
                 matches!(e.kind(), Invalid | Denied | Full)

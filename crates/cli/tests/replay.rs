@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -112,37 +111,6 @@ fn eight_at_once_with_a_second_process_no_byte_is_wrong() {
         assert!(tier[field].is_number(), "{field}");
     }
     assert!(fs::read_dir(files.join(".kvtier/tmp")).unwrap().next().is_none());
-}
-
-#[test]
-fn killed_at_any_moment_it_comes_back_whole() {
-    let dir = tempfile::tempdir().unwrap();
-    let (trace, _) = trace(dir.path(), 3000);
-    let files = dir.path().join("kv");
-    let args = [
-        "replay",
-        &trace,
-        "--path",
-        files.to_str().unwrap(),
-        "--host-bytes",
-        "1MiB",
-        "--file-bytes",
-        "24MiB",
-        "--chunk-bytes",
-        "50000",
-        "--json",
-    ];
-    for n in 0..50u64 {
-        let mut child = kvtier(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(5 + n * 37 % 260));
-        child.kill().unwrap();
-        let out = child.wait_with_output().unwrap();
-        assert!(out.status.success() || out.status.code().is_none(), "{}", String::from_utf8_lossy(&out.stderr));
-    }
-    let out = json(&args);
-    assert_eq!((&out["wrong_bytes"], &out["failures"]), (&Value::from(0), &Value::from(0)));
-    assert!(out["tiers"][1]["hits"].as_u64().unwrap() > 0);
-    assert!(fs::read_dir(files.join(".kvtier/tmp")).unwrap().next().is_none(), "an unfinished file was left behind");
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl Drop for Peer {
 /// The peer process.
 pub fn serve(args: Args) -> Result<()> {
     let tier = FileTier::open(FileConfig::new(args.path, super::size("--bytes", &args.bytes)?).with_name("peer"))?;
-    let arena = Arena::new(ArenaConfig::heap(64 * args.chunk.next_multiple_of(4096)))?;
+    let arena = Arena::new(ArenaConfig::heap(run::BATCH_MAX * args.chunk.next_multiple_of(4096)))?;
     let ns = run::namespace(args.chunk);
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {

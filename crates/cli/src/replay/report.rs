@@ -6,6 +6,7 @@ use anyhow::Result;
 use kvtier::config::Opened;
 use serde_json::{Value, json};
 
+use super::model::Size;
 use super::run::Outcome;
 use super::timed::{Measured, take};
 use crate::usage::percentile;
@@ -15,7 +16,7 @@ pub fn print(
     outcome: &Outcome,
     opened: &Opened,
     meters: &[Arc<Mutex<Measured>>],
-    (chunk, as_json): (usize, bool),
+    (size, as_json): (&Size, bool),
 ) -> Result<()> {
     let tiers: Vec<Value> = opened
         .tiers
@@ -35,7 +36,8 @@ pub fn print(
                 "corrupt": status.counter("misses_corrupt"),
                 "used_bytes": usage.used_bytes,
                 "capacity_bytes": usage.capacity_bytes,
-                "notes": status.reasons,
+                "errors": m.errors,
+                "notes": status.reasons.into_iter().chain(m.last_error).collect::<Vec<_>>(),
             })
         })
         .collect();
@@ -52,7 +54,10 @@ pub fn print(
         "loads": outcome.loads,
         "peer_loads": outcome.peer_loads,
         "failures": outcome.failures,
-        "chunk_bytes": chunk,
+        "chunk_bytes": size.chunk,
+        "model": size.model,
+        "model_chunk_bytes": size.true_bytes,
+        "block_tokens": size.block_tokens,
         "wall_s": outcome.wall_s,
         "cpu_s": outcome.cpu_s,
         "cpu_s_per_gb": per_gb,
@@ -62,14 +67,21 @@ pub fn print(
     if as_json {
         println!("{}", serde_json::to_string(&whole)?);
     } else {
-        table(outcome, &tiers, (chunk, ratio, per_gb));
+        table(outcome, &tiers, (size, ratio, per_gb));
     }
     Ok(())
 }
 
-fn table(outcome: &Outcome, tiers: &[Value], (chunk, ratio, per_gb): (usize, f64, f64)) {
+fn table(outcome: &Outcome, tiers: &[Value], (size, ratio, per_gb): (&Size, f64, f64)) {
     let Outcome { requests, blocks, wall_s, cpu_s, wrong_bytes, failures, .. } = outcome;
-    println!("{requests} requests, {blocks} blocks of {} in {wall_s:.1} s", kvtier::bytes::format(chunk as u64));
+    println!("{requests} requests, {blocks} blocks in {wall_s:.1} s");
+    println!(
+        "a block is {} here; its {} tokens are {} in {}",
+        kvtier::bytes::format(size.chunk as u64),
+        size.block_tokens,
+        kvtier::bytes::format(size.true_bytes),
+        size.model
+    );
     println!(
         "prefix hit ratio {:.2} %   CPU {cpu_s:.1} s, {per_gb:.3} s per GB moved   wrong bytes {wrong_bytes}   failures {failures}",
         ratio * 100.0

@@ -6,19 +6,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvtier::config::Opened;
 use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier::core::{Chain, Class, Ctx, Digest, Done, Hold, Key, Load, Loaded, Mode, Namespace, Save};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
 use kvtier::{Tier, TierExt};
 
 use super::peer::Peer;
+use super::timed::{self, Measured};
 use super::{content, trace::Request};
+use crate::BadInput;
+use crate::interrupt::Interrupted;
 
 /// How long any one step may take.
 const STEP_MAX: Duration = Duration::from_secs(60);
-/// Blocks loaded or saved in one batch.
-const BATCH: usize = 16;
+/// The most blocks loaded or saved in one batch.
+pub const BATCH_MAX: usize = 16;
+/// The most memory for blocks in flight; a batch of one block a worker is always allowed.
+const FLIGHT_BYTES_MAX: usize = 256 << 20;
 
 /// What a replay found.
 #[derive(Debug, Default)]
@@ -34,10 +38,22 @@ pub struct Outcome {
     pub cpu_s: f64,
 }
 
+/// What to replay on, and how.
+pub struct Job<'a> {
+    pub top: &'a dyn Tier,
+    pub meters: &'a [Arc<Mutex<Measured>>],
+    /// Bytes of a block.
+    pub chunk: usize,
+    /// Requests at once.
+    pub concurrency: usize,
+    /// Load whatever is there and save nothing.
+    pub verify_only: bool,
+}
+
 struct Replay<'a> {
-    top: &'a dyn Tier,
+    job: Job<'a>,
     ns: Arc<Namespace>,
-    chunk: usize,
+    batch: usize,
     arena: Arena,
     peer: Option<Mutex<Peer>>,
     blocks: AtomicU64,
@@ -61,18 +77,16 @@ pub fn key(ns: &Arc<Namespace>, id: u64) -> Key {
     Key::new(Arc::clone(ns), KeyId::Object(id))
 }
 
-/// Replays `requests` with `concurrency` of them at once.
-pub fn replay(
-    requests: &[Request],
-    opened: &Opened,
-    (chunk, concurrency): (usize, usize),
-    peer: Option<Peer>,
-) -> Result<Outcome> {
-    let arena = Arena::new(ArenaConfig::heap(concurrency * BATCH * chunk.next_multiple_of(4096)));
+/// Replays `requests`, some of them at once.
+pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<Outcome> {
+    let (chunk, concurrency) = (job.chunk, job.concurrency);
+    let slot = chunk.next_multiple_of(4096);
+    let batch = (FLIGHT_BYTES_MAX / (concurrency * slot)).clamp(1, BATCH_MAX);
+    let arena = Arena::new(ArenaConfig::heap(concurrency * batch * slot));
     let replay = Replay {
-        top: &*opened.top,
+        job,
         ns: namespace(chunk),
-        chunk,
+        batch,
         arena: arena.context("no memory for the blocks in flight; lower --concurrency")?,
         peer: peer.map(Mutex::new),
         blocks: AtomicU64::new(0),
@@ -88,7 +102,13 @@ pub fn replay(
     let (began, cpu, next) = (Instant::now(), crate::usage::cpu_s(), AtomicUsize::new(0));
     let work = || -> Result<()> {
         while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if crate::interrupt::asked() {
+                return Err(Interrupted.into());
+            }
             replay.request(request)?;
+            if let Some(what) = timed::fatal(replay.job.meters) {
+                return Err(BadInput(format!("{what}; free space or fix permissions, or use another --path")).into());
+            }
             bar.inc(1);
         }
         Ok(())
@@ -117,49 +137,69 @@ impl Replay<'_> {
         let keys: Arc<[Key]> = ids.iter().map(|id| key(&self.ns, *id)).collect();
         self.blocks.fetch_add(ids.len() as u64, Ordering::Relaxed);
         let ctx = Ctx::within(STEP_MAX);
-        let found = self
-            .top
-            .lookup(&ctx, Arc::clone(&keys), Mode::Prefix, Hold::For(STEP_MAX))
-            .wait()
-            .context("lookup failed")?;
+        let mode = if self.job.verify_only { Mode::Each } else { Mode::Prefix };
+        let found = self.job.top.lookup(&ctx, Arc::clone(&keys), mode, Hold::For(STEP_MAX)).wait();
+        let found = found.context("lookup failed")?;
         let promised = found.prefix_len();
         let mut loaded = 0;
         while loaded < promised {
-            let end = promised.min(loaded + BATCH);
+            let end = promised.min(loaded + self.batch);
             let good = self.load(&ids[loaded..end], &keys[loaded..end])?;
             loaded += good;
             if loaded < end {
                 break;
             }
         }
-        found.hold.into_iter().for_each(|hold| self.top.release(hold));
+        if self.job.verify_only {
+            let beyond: Vec<usize> = (promised..ids.len()).filter(|i| found.found[*i].is_hit()).collect();
+            for some in beyond.chunks(self.batch) {
+                let (ids, keys): (Vec<u64>, Vec<Key>) = some.iter().map(|i| (ids[*i], keys[*i].clone())).unzip();
+                self.load(&ids, &keys)?;
+            }
+        }
+        found.hold.into_iter().for_each(|hold| self.job.top.release(hold));
         self.prefix_hits.fetch_add(loaded as u64, Ordering::Relaxed);
-        for start in (loaded..ids.len()).step_by(BATCH) {
-            let end = ids.len().min(start + BATCH);
+        if self.job.verify_only {
+            return Ok(());
+        }
+        for start in (loaded..ids.len()).step_by(self.batch) {
+            let end = ids.len().min(start + self.batch);
             let parent = start.checked_sub(1).map(|i| *keys[i].digest());
             self.save(&ids[start..end], &keys[start..end], Chain { parent, depth: start as u32 })?;
         }
         Ok(())
     }
 
-    /// Loads and verifies blocks; answers how many from the first are hits.
+    /// Has the peer load and verify blocks if it is its turn; answers whether it found them all.
+    fn load_by_peer(&self, ids: &[u64]) -> Result<bool> {
+        let all = self.loads.load(Ordering::Relaxed);
+        let Some(peer) = self.peer.as_ref().filter(|_| 2 * self.peer_loads.load(Ordering::Relaxed) <= all) else {
+            return Ok(false);
+        };
+        let answers = peer.lock().unwrap_or_else(PoisonError::into_inner).load(ids)?;
+        let hits = answers.iter().flatten().count();
+        self.loads.fetch_add(hits as u64, Ordering::Relaxed);
+        self.peer_loads.fetch_add(hits as u64, Ordering::Relaxed);
+        self.wrong.fetch_add(answers.iter().flatten().sum(), Ordering::Relaxed);
+        Ok(hits == ids.len())
+    }
+
+    /// Loads and verifies blocks; answers how many from the first are hits. What the peer does not find is loaded here.
     fn load(&self, ids: &[u64], keys: &[Key]) -> Result<usize> {
-        let n = self.loads.fetch_add(ids.len() as u64, Ordering::Relaxed);
-        if let Some(peer) = self.peer.as_ref().filter(|_| (n / BATCH as u64) % 2 == 1) {
-            let answers = peer.lock().unwrap_or_else(PoisonError::into_inner).load(ids)?;
-            self.peer_loads.fetch_add(ids.len() as u64, Ordering::Relaxed);
-            self.wrong.fetch_add(answers.iter().flatten().sum(), Ordering::Relaxed);
+        if self.load_by_peer(ids)? {
+            return Ok(ids.len());
         }
-        let leases = (0..ids.len()).map(|_| self.arena.lease(self.chunk)).collect::<Result<Vec<Lease>, _>>()?;
+        let leases = (0..ids.len()).map(|_| self.arena.lease(self.job.chunk)).collect::<Result<Vec<Lease>, _>>()?;
         let ops = keys.iter().zip(leases).map(|(key, lease)| Load { key: key.clone(), into: vec![lease] }).collect();
-        let answers = wait(self.top.load_waiting(&Ctx::within(STEP_MAX), ops));
+        let answers = wait(self.job.top.load_waiting(&Ctx::within(STEP_MAX), ops));
         let mut good = 0;
         for (i, (Done { op, result }, id)) in answers.into_iter().zip(ids).enumerate() {
             match result {
                 Ok(Loaded::Hit { .. }) => {
                     let bytes = op.into.first().and_then(Lease::as_host).unwrap_or_default();
-                    let missing = self.chunk.abs_diff(bytes.len()) as u64;
+                    let missing = self.job.chunk.abs_diff(bytes.len()) as u64;
                     self.wrong.fetch_add(content::wrong(*id, bytes) + missing, Ordering::Relaxed);
+                    self.loads.fetch_add(1, Ordering::Relaxed);
                     good += usize::from(good == i);
                 }
                 Ok(_) => {}
@@ -172,17 +212,16 @@ impl Replay<'_> {
     fn save(&self, ids: &[u64], keys: &[Key], chain: Chain) -> Result<()> {
         let mut ops = Vec::with_capacity(ids.len());
         for (id, key) in ids.iter().zip(keys) {
-            let mut lease = self.arena.lease(self.chunk)?;
+            let mut lease = self.arena.lease(self.job.chunk)?;
             lease.as_host_mut().map(|bytes| content::fill(*id, bytes)).context("memory of the CPU's")?;
-            lease.assume_filled(self.chunk);
+            lease.assume_filled(self.job.chunk);
             ops.push(Save { key: key.clone(), from: vec![lease.freeze()] });
         }
         let ctx = Ctx::within(STEP_MAX).with_class(Class::Write).with_chain(chain);
-        let answers = wait(self.top.save_waiting(&ctx, ops));
+        let answers = wait(self.job.top.save_waiting(&ctx, ops));
         for Done { result, .. } in answers {
             match result {
                 Ok(_) => {}
-                Err(e) if e.kind() == kvtier::core::ErrorKind::Full => return Err(e.into()),
                 Err(_) => drop(self.failures.fetch_add(1, Ordering::Relaxed)),
             }
         }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use kvtier::Tier;
 use kvtier::core::{
-    Caps, Ctx, Cursor, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Op,
-    Removed, Save, Saved, Status, Ticket, Usage,
+    Caps, Ctx, Cursor, Done, Error, ErrorKind, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, Mode,
+    Observe, Op, Removed, Save, Saved, Status, Ticket, Usage,
 };
 
 /// What was measured so far.
@@ -22,6 +22,24 @@ pub struct Measured {
     pub bytes_saved: u64,
     /// How long each batch of loads with a hit took, in ms.
     pub load_ms: Vec<f64>,
+    /// Loads and saves that ended with an error.
+    pub errors: u64,
+    /// The last of them.
+    pub last_error: Option<String>,
+    /// The first that no retry can help: no space, no permission.
+    pub fatal: Option<String>,
+}
+
+impl Measured {
+    fn hear(&mut self, error: &Error) {
+        let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+        let text = format!("{error}{cause}");
+        self.errors += 1;
+        if matches!(error.kind(), ErrorKind::Full | ErrorKind::Denied) {
+            self.fatal.get_or_insert_with(|| text.clone());
+        }
+        self.last_error = Some(text);
+    }
 }
 
 /// Times batches of loads and counts what came of them. Saves are counted when the batch is answered.
@@ -37,6 +55,11 @@ impl Timed {
         let measured = Arc::<Mutex<Measured>>::default();
         (Timed { inner, measured: Arc::clone(&measured) }, measured)
     }
+}
+
+/// The first error of any tier that no retry can help.
+pub fn fatal(all: &[Arc<Mutex<Measured>>]) -> Option<String> {
+    all.iter().find_map(|m| m.lock().unwrap_or_else(PoisonError::into_inner).fatal.clone())
 }
 
 /// A copy of what was measured.
@@ -60,13 +83,14 @@ impl Tier for Timed {
             let mut m = measured.lock().unwrap_or_else(PoisonError::into_inner);
             let before = m.hits;
             for done in answers {
-                match done.result {
+                match &done.result {
                     Ok(Loaded::Hit { len }) => {
                         m.hits += 1;
                         m.bytes_loaded += len;
                     }
                     Ok(Loaded::Throttled) => {}
-                    _ => m.misses += 1,
+                    Ok(_) => m.misses += 1,
+                    Err(e) => m.hear(e),
                 }
             }
             if m.hits > before {
@@ -80,7 +104,9 @@ impl Tier for Timed {
         self.inner.save(ctx, ops).then_look(move |answers: &Vec<Done<Save, Saved>>| {
             let stored = answers.iter().filter(|d| matches!(d.result, Ok(Saved::Stored)));
             let bytes = stored.map(|d| d.op.bytes()).sum::<u64>();
-            measured.lock().unwrap_or_else(PoisonError::into_inner).bytes_saved += bytes;
+            let mut m = measured.lock().unwrap_or_else(PoisonError::into_inner);
+            m.bytes_saved += bytes;
+            answers.iter().filter_map(|d| d.result.as_ref().err()).for_each(|e| m.hear(e));
         })
     }
 

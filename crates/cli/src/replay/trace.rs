@@ -11,8 +11,22 @@ use crate::BadInput;
 /// One request: the ids of its blocks, in order. Equal ids are equal prefixes, so an id names a block and all before it.
 pub type Request = Vec<u64>;
 
+/// Requests in the order they came.
+#[derive(Debug)]
+pub struct Trace {
+    /// The requests.
+    pub requests: Vec<Request>,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+}
+
+/// Tokens of a block in Mooncake's traces, whose lines do not say.
+const MOONCAKE_TOKENS: u32 = 512;
+/// Tokens of a block in the generated workload.
+const GENERATED_TOKENS: u32 = 256;
+
 /// Reads at most `max` requests. `.bin` and `.bin.zst` are binary, all else JSON lines.
-pub fn read(path: &Path, max: usize) -> Result<Vec<Request>> {
+pub fn read(path: &Path, max: usize) -> Result<Trace> {
     let name = path.to_string_lossy();
     let open = File::open(path).map_err(|e| BadInput(format!("cannot open the trace {name}: {e}; check the path")));
     let file = BufReader::new(open?);
@@ -32,7 +46,7 @@ struct Line {
     hash_ids: Vec<u64>,
 }
 
-fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Vec<Request>> {
+fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Trace> {
     let mut requests = Vec::new();
     for (n, line) in (1..).zip(file.lines()) {
         if requests.len() == max {
@@ -49,10 +63,10 @@ fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Vec<Request>
     if requests.is_empty() {
         return Err(BadInput(format!("{name}: holds no request; each line is an object with `hash_ids`")).into());
     }
-    Ok(requests)
+    Ok(Trace { requests, block_tokens: MOONCAKE_TOKENS })
 }
 
-fn binary(mut file: impl Read, max: usize) -> Result<Vec<Request>> {
+fn binary(mut file: impl Read, max: usize) -> Result<Trace> {
     let cut = |e: std::io::Error| BadInput(format!("not a whole binary trace: {e}"));
     let word = move |file: &mut dyn Read| -> Result<u32> {
         let mut bytes = [0; 4];
@@ -60,7 +74,7 @@ fn binary(mut file: impl Read, max: usize) -> Result<Vec<Request>> {
         Ok(u32::from_le_bytes(bytes))
     };
     let count = word(&mut file)? as usize;
-    let _block_tokens = word(&mut file)?;
+    let block_tokens = word(&mut file)?;
     let mut requests = Vec::new();
     for _ in 0..count.min(max) {
         // time (8 bytes), session, flags
@@ -70,13 +84,13 @@ fn binary(mut file: impl Read, max: usize) -> Result<Vec<Request>> {
         let n = word(&mut file)?;
         requests.push((0..n).map(|_| word(&mut file).map(u64::from)).collect::<Result<_>>()?);
     }
-    Ok(requests)
+    Ok(Trace { requests, block_tokens })
 }
 
 /// A multi-turn chat and agent workload. Sessions of 1 to 12 turns (geometric, mean about 4) share one of 8 system prompts of 2 to 16
 /// blocks; each turn resends all before it and adds 1 to 6 blocks. 24 sessions are open at once and a random one goes next, so that a
 /// session returns after others have passed.
-pub fn generate(requests: usize, seed: u64) -> Vec<Request> {
+pub fn generate(requests: usize, seed: u64) -> Trace {
     let mut random = Random(seed | 1);
     let mut next_id = 1u64;
     let mut fresh = |n: u64| {
@@ -97,7 +111,7 @@ pub fn generate(requests: usize, seed: u64) -> Vec<Request> {
             open.swap_remove(at);
         }
     }
-    all
+    Trace { requests: all, block_tokens: GENERATED_TOKENS }
 }
 
 /// A small generator of good enough numbers (xorshift*), the same everywhere.

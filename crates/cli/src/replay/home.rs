@@ -1,0 +1,59 @@
+//! Where the files of a replay lie.
+
+use std::path::Path;
+
+use anyhow::Result;
+use kvtier::config::Config;
+use tempfile::TempDir;
+
+use super::{Args, size};
+use crate::BadInput;
+
+/// The configuration's own places, a directory that is kept, or one that is removed when this is dropped.
+pub enum Home {
+    Config,
+    Kept(std::path::PathBuf),
+    Temporary(TempDir),
+}
+
+impl Home {
+    pub fn choose(args: &Args) -> Result<Self, BadInput> {
+        if args.config.is_some() {
+            return Ok(Home::Config);
+        }
+        if let Some(path) = &args.path {
+            return Ok(Home::Kept(path.clone()));
+        }
+        let made = tempfile::Builder::new().prefix("kvtier-replay-").tempdir();
+        made.map(Home::Temporary).map_err(|e| {
+            BadInput(format!(
+                "cannot make a temporary directory in {}: {e}; set TMPDIR, or name a directory with --path",
+                std::env::temp_dir().display()
+            ))
+        })
+    }
+
+    /// The file tier's directory, where it is ours to say.
+    pub fn files(&self) -> Option<&Path> {
+        match self {
+            Home::Config => None,
+            Home::Kept(path) => Some(path),
+            Home::Temporary(dir) => Some(dir.path()),
+        }
+    }
+
+    pub fn config(&self, args: &Args) -> Result<Config> {
+        if let Some(file) = &args.config {
+            let name = file.display();
+            let text = std::fs::read_to_string(file)
+                .map_err(|e| BadInput(format!("cannot read the configuration {name}: {e}; check the path")))?;
+            return Ok(Config::from_json(&text, &name.to_string())?);
+        }
+        let (host, file) = (size("--host-bytes", &args.host_bytes)?, size("--file-bytes", &args.file_bytes)?);
+        let tiers = serde_json::json!({"tiers": [
+            {"type": "host", "bytes": host},
+            {"type": "file", "path": self.files(), "bytes": file},
+        ]});
+        Ok(Config::from_json(&tiers.to_string(), "the command line")?)
+    }
+}
