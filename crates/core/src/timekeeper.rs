@@ -1,6 +1,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -27,6 +28,8 @@ struct Shared {
 struct Queue {
     heap: BinaryHeap<Reverse<Timer>>,
     next: u64,
+    /// How many timers there may be before the next look for those whose object is gone.
+    full: usize,
     closed: bool,
 }
 
@@ -47,10 +50,25 @@ impl Timekeeper {
         let sooner = queue.heap.peek().is_none_or(|Reverse(first)| when < first.0);
         let n = queue.next;
         queue.next += 1;
+        queue.forget_the_answered();
         queue.heap.push(Reverse(Timer(when, n, Arc::downgrade(what))));
         drop(queue);
         if sooner {
             self.shared.changed.notify_one();
+        }
+    }
+}
+
+/// Fewer timers than this are not worth a look.
+const TIMERS_MIN: usize = 256;
+
+impl Queue {
+    /// Drops timers of what was answered in time, whenever their number has doubled: a few steps a timer, and never more than twice as
+    /// many timers as objects that wait.
+    fn forget_the_answered(&mut self) {
+        if self.heap.len() >= self.full.max(TIMERS_MIN) {
+            self.heap.retain(|Reverse(timer)| timer.2.strong_count() > 0);
+            self.full = 2 * self.heap.len();
         }
     }
 }
@@ -82,7 +100,9 @@ impl Shared {
     ) -> std::sync::MutexGuard<'a, Queue> {
         let Some(Reverse(Timer(_, _, what))) = queue.heap.pop() else { return queue };
         drop(queue);
-        let again = what.upgrade().and_then(|what| what.expire(now));
+        // Ending something wakes whoever waits for it, which is code of others: its panic must not stop the clock for all.
+        let expire = || what.upgrade().and_then(|what| what.expire(now));
+        let again = catch_unwind(AssertUnwindSafe(expire)).unwrap_or(None);
         let mut queue = self.lock();
         if let Some(when) = again {
             let n = queue.next;

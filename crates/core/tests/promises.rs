@@ -1,0 +1,246 @@
+//! What tickets, batches, the gate and the timekeeper promise, with real threads and a real clock.
+#![cfg(not(shuttle))]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{arena, home, load};
+use kvtier_core::{Batch, Error, ErrorKind, Expire, Gate, GateLimits, Load, Loaded, Ticket, Timekeeper, ticket};
+
+const HIT: Loaded = Loaded::Hit { len: 1 };
+
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(600)
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_ticket_is_a_future_that_wakes_once() {
+    let (completer, ticket) = ticket::<Result<u32, Error>>();
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&count));
+    let mut ticket = pin!(ticket);
+    assert!(ticket.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    completer.complete(Ok(7));
+    assert_eq!(count.0.load(Ordering::SeqCst), 1);
+    assert!(matches!(ticket.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Ready(Ok(7))));
+}
+
+#[test]
+fn a_dropped_completer_answers_closed() {
+    let (completer, ticket) = ticket::<Result<u32, Error>>();
+    let waiter = thread::spawn(move || ticket.wait());
+    drop(completer);
+    assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn a_dropped_slot_answers_closed_for_its_op_alone() {
+    let arena = arena();
+    let (_, mut slots, ticket) = Batch::<Load, Loaded>::new(far(), vec![common::key(0), common::key(1)]);
+    drop(slots.pop().unwrap());
+    assert!(!ticket.is_done());
+    slots.pop().unwrap().finish(load(&arena, 0), Ok(HIT));
+    let answers = ticket.wait();
+    assert_eq!(answers[0].result.as_ref().unwrap(), &HIT);
+    assert_eq!(answers[1].result.as_ref().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(answers[1].op.key, common::key(1));
+}
+
+#[test]
+fn a_batch_answers_in_order_whatever_the_order_of_finishing() {
+    let arena = arena();
+    let (_, slots, ticket) = Batch::new(far(), (0..8).map(common::key).collect());
+    for (n, slot) in slots.into_iter().enumerate().rev() {
+        slot.finish(load(&arena, n as u64), Ok(Loaded::Hit { len: n as u64 }));
+    }
+    for (n, done) in (0..8).zip(ticket.wait()) {
+        assert_eq!((done.op.key.clone(), done.result.unwrap()), (common::key(n), Loaded::Hit { len: n }));
+    }
+}
+
+#[test]
+fn cancel_is_seen_by_what_has_not_begun() {
+    let (_, slots, ticket) = Batch::<Load, Loaded>::new(far(), vec![common::key(0)]);
+    assert_eq!(slots[0].is_over(), None);
+    ticket.cancel();
+    assert_eq!(slots[0].is_over(), Some(ErrorKind::Canceled));
+}
+
+#[test]
+fn the_deadline_answers_at_once_and_the_memory_comes_home_later() {
+    let (arena, clock) = (arena(), Timekeeper::start("test").unwrap());
+    let gate = Gate::new(GateLimits::new(4, 1 << 20));
+    let deadline = Instant::now() + Duration::from_millis(20);
+    let (batch, mut slots, ticket) = Batch::<Load, Loaded>::new(deadline, vec![common::key(0)]);
+    clock.at(deadline, &batch.expiry());
+    let slot = slots.pop().unwrap();
+    slot.carry(gate.enter(4096).unwrap());
+    let op = load(&arena, 0);
+    let answers = ticket.wait();
+    assert!(Instant::now() >= deadline);
+    assert_eq!(answers[0].result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(answers[0].op.into.is_empty(), "the medium has it");
+    assert_eq!(slot.is_over(), Some(ErrorKind::Timeout));
+    assert_eq!((gate.stats().ops, gate.stats().stranded_bytes), (0, 4096));
+    let closed = gate.close();
+    assert!(!closed.is_done(), "stranded ops are waited for");
+    slot.finish(op, Ok(HIT));
+    closed.wait().unwrap();
+    assert!(home(&arena));
+    assert_eq!(gate.stats().stranded_bytes, 0);
+}
+
+#[test]
+fn a_full_stranded_budget_throttles_until_memory_comes_home() {
+    let mut limits = GateLimits::new(64, 1 << 20);
+    limits.stranded_bytes_max = 8192;
+    let gate = Gate::new(limits);
+    let mut passes: Vec<_> = (0..2).map(|_| gate.enter(4096).unwrap()).collect();
+    passes.iter_mut().for_each(kvtier_core::Pass::strand);
+    assert_eq!(gate.enter(1).unwrap_err(), ErrorKind::Throttled);
+    let ready = gate.ready(far());
+    assert!(!ready.is_done());
+    passes.pop();
+    ready.wait().unwrap();
+    assert!(gate.enter(1).is_ok());
+    assert_eq!((gate.stats().throttled, gate.stats().stranded_total), (1, 2));
+}
+
+#[test]
+fn stranding_an_op_lets_waiters_in() {
+    let gate = Gate::new(GateLimits::new(1, 1 << 20));
+    let mut pass = gate.enter(10).unwrap();
+    assert_eq!(gate.enter(10).unwrap_err(), ErrorKind::Throttled);
+    let ready = gate.ready(far());
+    assert!(!ready.is_done());
+    pass.strand();
+    assert!(ready.is_done(), "the op in its way waits for nobody now");
+    assert!(gate.enter(10).is_ok());
+}
+
+#[test]
+fn who_was_turned_away_is_not_told_to_come_back_at_once() {
+    let gate = Gate::new(GateLimits::new(8, 100));
+    let small = gate.enter(60).unwrap();
+    assert_eq!(gate.enter(80).unwrap_err(), ErrorKind::Throttled);
+    let ready = gate.ready(far());
+    assert!(!ready.is_done(), "there is room, but not for 80");
+    drop(small);
+    ready.wait().unwrap();
+    assert!(gate.enter(80).is_ok());
+    assert!(gate.enter(1000).is_ok(), "an op larger than the budget passes alone");
+}
+
+#[test]
+fn waiters_end_at_their_deadline_and_when_the_gate_closes() {
+    let (gate, clock) = (Gate::new(GateLimits::new(1, 100)), Timekeeper::start("test").unwrap());
+    let pass = gate.enter(1).unwrap();
+    let soon = Instant::now() + Duration::from_millis(10);
+    let (late, closed) = (gate.ready(soon), gate.ready(far()));
+    clock.at(soon, &gate.expiry());
+    assert_eq!(late.wait().unwrap_err().kind(), ErrorKind::Timeout);
+    let close = gate.close();
+    assert_eq!(closed.wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(gate.enter(1).unwrap_err(), ErrorKind::Closed);
+    assert!(!close.is_done());
+    drop(pass);
+    close.wait().unwrap();
+}
+
+#[test]
+fn callers_beyond_the_most_that_may_wait_are_turned_away() {
+    let mut limits = GateLimits::new(1, 100);
+    limits.waiters_max = 1;
+    let gate = Gate::new(limits);
+    let _pass = gate.enter(1).unwrap();
+    let _first = gate.ready(far());
+    assert_eq!(gate.ready(far()).wait().unwrap_err().kind(), ErrorKind::Throttled);
+}
+
+#[derive(Default)]
+struct Log(Mutex<Vec<Instant>>, Option<Instant>);
+
+impl Expire for Log {
+    fn expire(&self, now: Instant) -> Option<Instant> {
+        let mut calls = self.0.lock().unwrap();
+        calls.push(now);
+        self.1.filter(|again| calls.len() < 2 && *again > now)
+    }
+}
+
+#[test]
+fn the_timekeeper_calls_in_order_of_time_and_again_when_asked() {
+    let clock = Timekeeper::start("test").unwrap();
+    let at = |ms| Instant::now() + Duration::from_millis(ms);
+    let again = Arc::new(Log(Mutex::default(), Some(at(40))));
+    let (late, never) = (Arc::new(Log::default()), Arc::new(Log::default()));
+    let (late_at, first_at) = (at(25), at(5));
+    clock.at(late_at, &(late.clone() as Arc<dyn Expire>));
+    clock.at(first_at, &(again.clone() as Arc<dyn Expire>));
+    clock.at(far(), &(never.clone() as Arc<dyn Expire>));
+    let end = at(5000);
+    while again.0.lock().unwrap().len() < 2 && Instant::now() < end {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let calls = again.0.lock().unwrap().clone();
+    assert!(calls.len() == 2 && calls[0] >= first_at && calls[1] >= again.1.unwrap());
+    let late_calls = late.0.lock().unwrap().clone();
+    assert!(late_calls.len() == 1 && late_calls[0] >= late_at);
+    assert!(never.0.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_panic_in_one_deadline_does_not_stop_the_clock() {
+    struct Panics;
+    impl Expire for Panics {
+        fn expire(&self, _: Instant) -> Option<Instant> {
+            panic!("on purpose")
+        }
+    }
+    let clock = Timekeeper::start("test").unwrap();
+    let panics: Arc<dyn Expire> = Arc::new(Panics);
+    clock.at(Instant::now(), &panics);
+    let (batch, _slots, ticket) = Batch::<Load, Loaded>::new(Instant::now(), vec![common::key(0)]);
+    clock.at(Instant::now(), &batch.expiry());
+    assert_eq!(ticket.wait()[0].result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
+}
+
+#[test]
+fn what_was_answered_in_time_leaves_no_timers_behind() {
+    let clock = Timekeeper::start("test").unwrap();
+    let keep: Arc<dyn Expire> = Arc::new(Log::default());
+    clock.at(Instant::now() + Duration::from_secs(300), &keep);
+    for _ in 0..10_000 {
+        let (batch, slots, ticket) = Batch::<Load, Loaded>::new(far(), vec![common::key(0)]);
+        clock.at(far(), &batch.expiry());
+        drop((slots, batch));
+        assert_eq!(ticket.wait().len(), 1);
+    }
+    let text = format!("{clock:?}");
+    let timers: usize = text.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
+    assert!(timers < 1000, "{text}");
+}
+
+#[test]
+fn a_ticket_that_has_its_answer_is_done() {
+    let ticket = Ticket::now(Ok::<_, Error>(1));
+    assert!(ticket.is_done());
+    assert_eq!(ticket.wait().unwrap(), 1);
+}
