@@ -1,0 +1,34 @@
+//! The suite over the file tier, with each engine.
+#![allow(clippy::unwrap_used)]
+
+use kvtier_file::{EngineKind, FileConfig, FileTier};
+use kvtier_testkit::conformance::Fixture;
+
+const CAPACITY: u64 = 16 << 20;
+
+fn tier(engine: EngineKind) -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let tier = FileTier::open(FileConfig::new(dir.path(), CAPACITY).with_engine(engine)).unwrap();
+    Fixture::new(tier).with_capacity(CAPACITY).with_keep(dir)
+}
+
+/// What the probe of this machine chooses: io_uring wherever the kernel lets us.
+mod probed {
+    use super::*;
+
+    fn make() -> Fixture {
+        tier(EngineKind::Auto)
+    }
+
+    kvtier_testkit::conformance!(make);
+}
+
+mod threads {
+    use super::*;
+
+    fn make() -> Fixture {
+        tier(EngineKind::Threads)
+    }
+
+    kvtier_testkit::conformance!(make);
+}
