@@ -12,7 +12,7 @@ use crate::bounce::{Landing, scatter};
 use crate::counters::add;
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::{PAGE, file_len};
-use crate::shared::Shared;
+use crate::shared::{FileId, Shared};
 use crate::{footer, pool::Pool};
 
 type Answer = Slot<Load, Loaded>;
@@ -31,23 +31,25 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, pool: &Arc<Pool>, mut op: Load, 
     if len > room {
         return miss(shared, op, slot, MissReason::Length);
     }
-    let file = match open(shared, &op, len) {
-        Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            shared.forget(op.key.digest(), false);
-            return miss(shared, op, slot, MissReason::Absent);
+    match open(shared, &op, len) {
+        Ok((file, seen, true)) => read(shared, pool, (op, slot), file, (len, seen)),
+        Ok((_, seen, false)) => {
+            shared.condemn(op.key.digest(), len, seen);
+            corrupt(shared, op, slot);
         }
-        Err(e) if e.kind() == io::ErrorKind::InvalidData => return corrupt(shared, pool, op, slot, len),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            shared.vanished(op.key.digest(), len);
+            miss(shared, op, slot, MissReason::Absent);
+        }
         Err(e) => {
             let error = shared.io_error("load", &op.key, "cannot open the chunk's file", e);
-            return slot.finish(op, Err(error));
+            slot.finish(op, Err(error));
         }
-    };
-    read(shared, pool, (op, slot), file, len);
+    }
 }
 
-/// Opens the chunk's file and checks that it has the length its name says, padding and footer included.
-fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<std::fs::File> {
+/// Opens the chunk's file and says whether it has the length that its name says, padding and footer included.
+fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(std::fs::File, FileId, bool)> {
     let path = shared.home.chunk(op.key.digest(), len);
     let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(&path);
     let file = match direct {
@@ -56,10 +58,7 @@ fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<std::fs
         other => other?,
     };
     let meta = file.metadata()?;
-    if meta.len() != file_len(len) || !meta.is_file() {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    Ok(file)
+    Ok((file, FileId::of(&meta), meta.len() == file_len(len) && meta.is_file()))
 }
 
 fn read<M: Mover>(
@@ -67,7 +66,7 @@ fn read<M: Mover>(
     pool: &Arc<Pool>,
     (op, slot): (Load, Answer),
     file: std::fs::File,
-    len: u64,
+    (len, seen): (u64, FileId),
 ) {
     let Load { key, into } = op;
     let planned = match shared.tails.lease(2 * PAGE as usize) {
@@ -85,7 +84,7 @@ fn read<M: Mover>(
     let held = Arc::clone(&ours);
     let done = Box::new(move |moved: Moved| {
         if let Some((landing, key, slot)) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            finish(&theirs, &pool, (landing, key, slot), moved, (len, sums));
+            finish(&theirs, &pool, (landing, key, slot), moved, (len, seen, sums));
         }
     });
     if let Err(refused) = shared.mover.submit(transfer, done)
@@ -114,7 +113,7 @@ fn finish<M: Mover>(
     pool: &Arc<Pool>,
     (landing, key, slot): (Landing, kvtier_key::Key, Answer),
     moved: Moved,
-    (len, sums): (u64, Arc<Mutex<PieceSums>>),
+    (len, seen, sums): (u64, FileId, Arc<Mutex<PieceSums>>),
 ) {
     let bounced = landing.is_bounced();
     let (mut into, bounce, tail) = landing.unpack(moved.transfer.parts);
@@ -146,7 +145,14 @@ fn finish<M: Mover>(
             let error = shared.io_error("load", &op.key, "cannot read the chunk's file", e);
             slot.finish(op, Err(error));
         }
-        _ => corrupt(shared, pool, op, slot, len),
+        _ => {
+            // Renaming blocks: not on the mover's thread. The answer waits for it, so that a save that follows is not `Present`.
+            let theirs = Arc::clone(shared);
+            pool.push(move || {
+                theirs.condemn(op.key.digest(), len, seen);
+                corrupt(&theirs, op, slot);
+            });
+        }
     }
 }
 
@@ -174,17 +180,8 @@ fn miss<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, reason: MissReason
     slot.finish(op, Ok(Loaded::Miss(reason)));
 }
 
-/// Answers a miss, distrusts the key, and moves the file out of the way (elsewhere: this may be the mover's thread).
-fn corrupt<M: Mover>(shared: &Arc<Shared<M>>, pool: &Pool, op: Load, slot: Answer, len: u64) {
-    let digest = *op.key.digest();
-    shared.forget(&digest, true);
+fn corrupt<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer) {
     add(&shared.counters.misses_corrupt, 1);
-    let theirs = Arc::clone(shared);
-    pool.push(move || match theirs.home.set_aside(&theirs.home.chunk(&digest, len)) {
-        Ok(()) => add(&theirs.counters.set_aside, 1),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => theirs.fault(format!("cannot set the corrupt chunk {digest} aside: {e}")),
-    });
     slot.finish(op, Ok(Loaded::Miss(MissReason::Corrupt)));
 }
 

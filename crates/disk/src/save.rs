@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{Error, ErrorKind, Event, Key, Save, Saved, ShedReason, Slot};
-use kvtier_index::{Refusal, Reservation, Reserve};
+use kvtier_index::{Inserted, Refusal, Reservation, Reserve};
 use kvtier_key::{BlockSums, Facts};
 use kvtier_mem::View;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -172,15 +172,8 @@ impl<M: Mover> Saving<M> {
             let error = shared.io_error("save", &key, "cannot write the chunk's file", e);
             return self.end(Err(error));
         }
-        if let Some(draft) = self.draft.take()
-            && let Err(e) = fs::rename(&draft, shared.home.chunk(key.digest(), self.len))
-        {
-            self.draft = Some(draft);
-            let error = shared.io_error("save", &key, "cannot publish the chunk's file", e);
-            return self.end(Err(error));
-        }
-        if let Some(room) = self.room.take() {
-            let _ = shared.index().commit(room, shared.chunk(&key, self.len));
+        if let Err(end) = self.name_it(&key) {
+            return self.end(end);
         }
         shared.learn_length(self.len);
         add(&shared.counters.stored, 1);
@@ -189,6 +182,31 @@ impl<M: Mover> Saving<M> {
         self.end(Ok(Saved::Stored));
         let victims = shared.index().victims(shared.now_ms(), 0);
         shared.evict(victims);
+    }
+
+    /// Gives the file its name and tells the index: in one step, as far as anybody can see.
+    fn name_it(&mut self, key: &Key) -> Result<(), Result<Saved, Error>> {
+        let (Some(draft), Some(room)) = (self.draft.take(), self.room.take()) else { return Ok(()) };
+        let (shared, digest, len) = (&self.shared, key.digest(), self.len);
+        let _one = shared.name(digest);
+        let path = shared.home.chunk(digest, len);
+        if let Err(e) = fs::rename(&draft, &path) {
+            (self.draft, self.room) = (Some(draft), Some(room));
+            return Err(Err(shared.io_error("save", key, "cannot publish the chunk's file", e)));
+        }
+        let inserted = shared.index().commit(room, shared.chunk(key, len));
+        // What nobody counts must not lie there: a chunk the index cannot take, or one of this key with another length.
+        match inserted {
+            Inserted::Refused(_) => {
+                let _ = fs::remove_file(path);
+                return Err(Ok(Saved::Shed(ShedReason::Full)));
+            }
+            Inserted::Replaced { old } if old.len != len => {
+                let _ = fs::remove_file(shared.home.chunk(digest, old.len));
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     fn end(mut self, result: Result<Saved, Error>) {

@@ -1,4 +1,6 @@
-use std::fs;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
@@ -16,6 +18,22 @@ use crate::name;
 /// How many different chunk lengths are tried for a key that another process may have written.
 const LENGTHS_MAX: usize = 8;
 
+/// Which file it is and what was last written to it: a name may come to mean another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    inode: u64,
+    written: (i64, i64),
+}
+
+impl FileId {
+    pub fn of(meta: &Metadata) -> Self {
+        FileId { inode: meta.ino(), written: (meta.mtime(), meta.mtime_nsec()) }
+    }
+}
+
+/// How many names can change at a time.
+const NAMES: usize = 64;
+
 /// What the jobs of a directory tier work on.
 #[derive(Debug)]
 pub struct Shared<M> {
@@ -30,6 +48,7 @@ pub struct Shared<M> {
     pub bounce: Arena,
     pub room_freed: Condvar,
     index: Mutex<Index>,
+    names: [Mutex<()>; NAMES],
     tenants: RwLock<Vec<String>>,
     lengths: RwLock<Vec<u64>>,
     listeners: RwLock<Vec<Arc<dyn Listener>>>,
@@ -51,6 +70,7 @@ impl<M: Mover> Shared<M> {
             bounce,
             room_freed: Condvar::new(),
             index: Mutex::new(index),
+            names: [const { Mutex::new(()) }; NAMES],
             tenants: RwLock::new(vec![String::new()]),
             lengths: RwLock::default(),
             listeners: RwLock::default(),
@@ -62,6 +82,12 @@ impl<M: Mover> Shared<M> {
 
     pub fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held while a file gets or loses its name and the index learns of it, so that of two who change one chunk the second sees what the
+    /// first did. Taken before the index, never on a mover's thread.
+    pub fn name(&self, digest: &Digest) -> MutexGuard<'_, ()> {
+        self.names[digest.as_bytes()[1] as usize % NAMES].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Milliseconds on the index's clock.
@@ -111,6 +137,7 @@ impl<M: Mover> Shared<M> {
         lengths.extend(key.namespace().all_chunk_bytes().iter().map(|(_, bytes)| *bytes));
         lengths.sort_unstable();
         lengths.dedup();
+        let _one = self.name(key.digest());
         let len = lengths.into_iter().find(|len| fs::exists(self.home.chunk(key.digest(), *len)).unwrap_or(false))?;
         let mut index = self.index();
         if index.is_suspect(key.digest()) {
@@ -123,8 +150,32 @@ impl<M: Mover> Shared<M> {
         Some(len)
     }
 
-    /// The index has it, but the medium does not or not in one piece.
-    pub fn forget(&self, digest: &Digest, corrupt: bool) {
+    /// A file that the index knows could not be opened: forgets it, unless it is there again.
+    pub fn vanished(&self, digest: &Digest, len: u64) {
+        let _one = self.name(digest);
+        if fs::exists(self.home.chunk(digest, len)).is_ok_and(|there| !there) {
+            self.forget(digest, false);
+        }
+    }
+
+    /// The file `seen` under this name failed its checks: distrusts the key and moves the file out of the way, unless another has taken
+    /// its place since.
+    pub fn condemn(&self, digest: &Digest, len: u64, seen: FileId) {
+        let _one = self.name(digest);
+        let path = self.home.chunk(digest, len);
+        match fs::metadata(&path).map(|meta| FileId::of(&meta)) {
+            Ok(there) if there != seen => return,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return self.forget(digest, false),
+            _ => self.forget(digest, true),
+        }
+        match self.home.set_aside(&path) {
+            Ok(()) => add(&self.counters.set_aside, 1),
+            Err(e) => self.fault(format!("cannot set the corrupt chunk {digest} aside: {e}")),
+        }
+    }
+
+    /// The index has it, but the medium does not or not in one piece. Its [name](Self::name) is held.
+    fn forget(&self, digest: &Digest, corrupt: bool) {
         let mut index = self.index();
         if corrupt {
             index.suspect(digest);
@@ -142,9 +193,14 @@ impl<M: Mover> Shared<M> {
         let mut events = Vec::with_capacity(victims.len());
         for victim in victims {
             let Chunk { digest, len, .. } = victim.chunk;
+            let _one = self.name(&digest);
+            // Saved again while it waited for its end: it stays.
+            if !self.index().is_leaving(&digest) {
+                continue;
+            }
             let gone = match fs::remove_file(self.home.chunk(&digest, len)) {
                 Ok(()) => true,
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => true,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => true,
                 Err(e) => {
                     self.fault(format!("cannot delete the file of {digest}: {e}"));
                     false
@@ -186,7 +242,7 @@ impl<M: Mover> Shared<M> {
     }
 
     /// An error of this tier for a failed system call or transfer.
-    pub fn io_error(&self, op: &'static str, key: &Key, what: &'static str, e: std::io::Error) -> Error {
+    pub fn io_error(&self, op: &'static str, key: &Key, what: &'static str, e: io::Error) -> Error {
         self.fault(format!("{op}: {what}: {e}"));
         Error::new(kind_of(&e), what)
             .with_op(op)

@@ -130,6 +130,11 @@ impl Index {
         self.leaving(digest).map(|slot| self.stop_leaving(slot)).is_some()
     }
 
+    /// Whether the chunk is a victim on its way out.
+    pub fn is_leaving(&self, digest: &Digest) -> bool {
+        self.leaving(digest).is_some()
+    }
+
     fn leaving(&self, digest: &Digest) -> Option<u32> {
         self.find(digest).filter(|slot| self.slab[*slot].state == State::Leaving)
     }

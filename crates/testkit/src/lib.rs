@@ -20,4 +20,4 @@ pub mod strategies;
 pub use content::{Content, Wrong};
 pub use fault::{FaultTier, Faults};
 pub use model::{ModelConfig, ModelTier};
-pub use seed::Seed;
+pub use seed::{Seed, for_each_seed};

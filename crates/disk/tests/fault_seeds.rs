@@ -1,0 +1,122 @@
+//! A directory over a device that fails, tears and lies: never a wrong byte, every op answered, every byte of memory home, and nothing
+//! unfinished left. Each seed is another story.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::Path;
+use std::time::Duration;
+
+use common::BadDay;
+use kvtier_core::{Ctx, Loaded, Observe, Saved, ShedReason, Tier};
+use kvtier_disk::{Disk, DiskConfig};
+use kvtier_testkit::Seed;
+use kvtier_testkit::conformance::Fixture;
+
+const CAPACITY: u64 = 400_000;
+const LENS: [usize; 6] = [1, 4096, 4097, 12_288, 50_000, 70_001];
+const KEYS: u64 = 6;
+
+fn open(dir: &Path, mover: BadDay) -> Disk<BadDay> {
+    let mut config = DiskConfig::new(dir, CAPACITY);
+    config.threads = 2;
+    config.ops_max = 8;
+    config.bounce_bytes = 256 << 10;
+    Disk::open(config, mover).unwrap()
+}
+
+fn len_of(n: u64) -> usize {
+    LENS[n as usize % LENS.len()]
+}
+
+/// One op of the story, or a small batch of them.
+fn step(disk: &Disk<BadDay>, f: &Fixture, seed: &mut Seed) {
+    let within = if seed.below(8) == 0 { Duration::from_millis(2) } else { Duration::from_secs(20) };
+    let ctx = Ctx::within(within);
+    let numbers: Vec<u64> = (0..1 + seed.below(3)).map(|_| seed.below(KEYS)).collect();
+    match seed.below(10) {
+        0..=4 => {
+            let ops = numbers.iter().map(|n| f.save_op(&f.key(*n), len_of(*n))).collect();
+            for done in disk.save(&ctx, ops).wait() {
+                let Ok(saved) = done.result else { continue };
+                let known =
+                    [Saved::Stored, Saved::Present, Saved::Shed(ShedReason::Full), Saved::Shed(ShedReason::Throttled)];
+                assert!(known.contains(&saved), "{saved:?}");
+            }
+        }
+        5..=8 => {
+            let ops = numbers.iter().map(|n| f.load_op(&f.key(*n), len_of(*n))).collect();
+            for (n, done) in numbers.iter().zip(disk.load(&ctx, ops).wait()) {
+                if let Ok(Loaded::Hit { len }) = done.result {
+                    assert_eq!(len, len_of(*n) as u64);
+                    let bytes = done.op.into[0].as_host().unwrap();
+                    assert_eq!(kvtier_testkit::Content::of(&done.op.key).check(0, bytes), Ok(()));
+                }
+            }
+        }
+        _ => drop(disk.remove(&ctx, f.keys(numbers)).wait()),
+    }
+}
+
+/// Everything that lies in the directory besides the quarantine, in files and bytes; and what of it is unfinished.
+fn lies_there(dir: &Path) -> (u64, Vec<String>) {
+    let (mut bytes, mut drafts) = (0, vec![]);
+    for shard in std::fs::read_dir(dir).unwrap().flatten().filter(|e| e.file_name() != ".kvtier") {
+        for file in std::fs::read_dir(shard.path()).unwrap().flatten() {
+            bytes += file.metadata().unwrap().len();
+        }
+    }
+    for corner in std::fs::read_dir(dir.join(".kvtier/tmp")).unwrap().flatten() {
+        for file in std::fs::read_dir(corner.path()).unwrap().flatten() {
+            drafts.push(file.file_name().to_string_lossy().into_owned());
+        }
+    }
+    (bytes, drafts)
+}
+
+/// A directory in memory where there is one: a thousand stories make and clear a quarter of a million directories.
+fn quick_dir() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+fn story(number: u64) -> u64 {
+    let dir = quick_dir();
+    let mut seed = Seed::new(number);
+    let f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let disk = open(dir.path(), BadDay::new(number, 300));
+    (0..16).for_each(|_| step(&disk, &f, &mut seed));
+    let met = disk.mover().met();
+    disk.mover().heal();
+    // It comes back: with the device healthy again, a chunk can be saved and loaded at once, whatever was there before.
+    let n = seed.below(KEYS);
+    f.eventually("a chunk saved after the faults comes back", || {
+        let save = disk.save(&f.ctx(), vec![f.save_op(&f.key(n), len_of(n))]).wait().pop().unwrap();
+        let load = disk.load(&f.ctx(), vec![f.load_op(&f.key(n), len_of(n))]).wait().pop().unwrap();
+        save.result.is_ok() && matches!(load.result, Ok(Loaded::Hit { .. }))
+    });
+    let used = disk.usage().used_bytes.unwrap();
+    disk.close().wait().unwrap();
+    let (bytes, drafts) = lies_there(dir.path());
+    assert_eq!(drafts, ["alive"], "unfinished files are left");
+    assert_eq!(bytes, used, "what lies there is what the index says");
+    assert!(bytes <= CAPACITY, "over the cap: {bytes}");
+    drop(disk);
+    assert_eq!(f.arena.stats().free, f.arena.stats().capacity, "memory lost");
+
+    let disk = open(dir.path(), BadDay::new(number, 0));
+    for n in 0..KEYS {
+        let done = disk.load(&f.ctx(), vec![f.load_op(&f.key(n), len_of(n))]).wait().pop().unwrap();
+        if let Loaded::Hit { len } = done.result.unwrap() {
+            assert_eq!(len, len_of(n) as u64);
+            let bytes = done.op.into[0].as_host().unwrap();
+            assert_eq!(kvtier_testkit::Content::of(&done.op.key).check(0, bytes), Ok(()), "after a restart");
+        }
+    }
+    met
+}
+
+#[test]
+fn fault_seeds_of_the_device_give_no_wrong_byte_and_leave_nothing_behind() {
+    let met = kvtier_testkit::for_each_seed(50, story);
+    assert!(met > 50, "too few faults to prove anything: {met}");
+}
