@@ -44,19 +44,36 @@ fn trace(dir: &Path, requests: u64) -> (String, Vec<Vec<u64>>) {
     (path.to_str().unwrap().to_owned(), all)
 }
 
-/// LRU from first principles: a request's cached prefix becomes the most recent with its head last, what it saves after that in order.
-fn simulate(requests: &[Vec<u64>], cap: usize) -> (usize, usize) {
-    let (mut cache, mut hits, mut blocks) = (VecDeque::<u64>::new(), 0, 0);
+/// LRU from first principles.
+struct Lru(VecDeque<u64>, usize);
+
+impl Lru {
+    fn has(&self, id: &u64) -> bool {
+        self.0.contains(id)
+    }
+
+    fn put(&mut self, id: u64) {
+        self.0.retain(|cached| *cached != id);
+        self.0.push_back(id);
+        while self.0.len() > self.1 {
+            self.0.pop_front();
+        }
+    }
+}
+
+/// Memory over files, of so many blocks each: a request's cached prefix becomes the most recent with its head last, what it saves after
+/// that in order. A block in memory is not asked of the files; one found in the files is taken into memory; a new one goes to both.
+fn simulate(requests: &[Vec<u64>], caps: [usize; 2]) -> (usize, usize) {
+    let [mut memory, mut files] = caps.map(|cap| Lru(VecDeque::new(), cap));
+    let (mut hits, mut blocks) = (0, 0);
     for ids in requests {
-        let prefix = ids.iter().take_while(|id| cache.contains(id)).count();
-        hits += prefix;
-        blocks += ids.len();
-        for id in ids[..prefix].iter().rev().chain(&ids[prefix..]) {
-            cache.retain(|cached| cached != id);
-            cache.push_back(*id);
-            if cache.len() > cap {
-                cache.pop_front();
+        let prefix = ids.iter().take_while(|id| memory.has(id) || files.has(id)).count();
+        (hits, blocks) = (hits + prefix, blocks + ids.len());
+        for (n, id) in ids[..prefix].iter().rev().chain(&ids[prefix..]).enumerate() {
+            if n >= prefix || !memory.has(id) {
+                files.put(*id);
             }
+            memory.put(*id);
         }
     }
     (hits, blocks)
@@ -81,7 +98,7 @@ fn one_at_a_time_the_hit_ratio_is_that_of_an_independent_simulation() {
             "--json",
         ];
         let out = json(&args);
-        let (hits, blocks) = simulate(&requests, cap);
+        let (hits, blocks) = simulate(&requests, [cap, 0]);
         assert!(hits > 0);
         assert_eq!(
             (out["prefix_hits"].as_u64(), out["blocks"].as_u64()),
@@ -89,6 +106,24 @@ fn one_at_a_time_the_hit_ratio_is_that_of_an_independent_simulation() {
             "cap {cap}"
         );
         assert_eq!(out["prefix_hit_ratio"].as_f64().unwrap(), hits as f64 / blocks as f64);
+    }
+}
+
+/// The files' order is nearly LRU's: several are written at once and evicted a few at a time.
+#[test]
+fn one_at_a_time_memory_over_files_hits_as_an_independent_simulation_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, requests) = trace(dir.path(), 600);
+    for (memory, files) in [(20, 60), (40, 200), (100, 500)] {
+        let path = dir.path().join(format!("{files}"));
+        // A block of 4096 bytes is a file of 8192: its footer has a page of its own.
+        let (memory_bytes, file_bytes) = ((memory * 4096).to_string(), (files * 8192).to_string());
+        let args = ["replay", &trace, "--chunk-bytes", "4096", "--concurrency", "1", "--json", "--peers", "0"];
+        let more = ["--host-bytes", &memory_bytes, "--file-bytes", &file_bytes, "--path", path.to_str().unwrap()];
+        let out = json(&[&args[..], &more].concat());
+        let (hits, blocks) = simulate(&requests, [memory, files]);
+        let (ratio, expected) = (out["prefix_hit_ratio"].as_f64().unwrap(), hits as f64 / blocks as f64);
+        assert!((ratio - expected).abs() < 0.01, "{memory} over {files}: {ratio}, the simulation says {expected}");
     }
 }
 

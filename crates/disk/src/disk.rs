@@ -144,6 +144,8 @@ impl<M: Mover> Tier for Disk<M> {
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.clock.at(ctx.deadline, &batch.expiry());
+        // Together and before the answers, which come in any order: the head of a chain is to stay longer than its tail.
+        self.shared.index().touch_batch(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op, self.shared.caps.bounce);
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {

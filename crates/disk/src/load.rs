@@ -135,7 +135,6 @@ fn finish<M: Mover>(
     let op = Load { key, into };
     match moved.result {
         Ok(_) if landed => {
-            shared.index().touch_batch(&[*op.key.digest()]);
             add(&shared.counters.hits, 1);
             add(&shared.counters.loaded_bytes, len);
             shared.tell(&[Event::Touched { key: *op.key.digest() }]);
