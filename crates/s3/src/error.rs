@@ -1,0 +1,164 @@
+use std::borrow::Cow;
+use std::fmt;
+
+/// What the caller can do next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request can never succeed as it stands: fix the argument or the configuration.
+    Invalid,
+    /// This store cannot do it: use another way.
+    Unsupported,
+    /// The bucket or the upload is not there. (An object that is not there is an answer, not an error.)
+    NotFound,
+    /// The object changed or a condition failed while it was being worked on: start again.
+    Conflict,
+    /// The bytes are not what was announced or their checksum is wrong: treat as a miss.
+    Corrupt,
+    /// The connection or the server failed; the source says how.
+    Io,
+    /// The deadline passed, or nothing moved for too long.
+    Timeout,
+    /// The store refused us: fix credentials, permissions or the clock.
+    Denied,
+    /// The store asks us to slow down: wait and retry.
+    Throttled,
+    /// The endpoint has failed so often that we do not ask for a moment: use another tier meanwhile.
+    Unavailable,
+}
+
+impl ErrorKind {
+    fn word(self) -> &'static str {
+        match self {
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::NotFound => "not found",
+            ErrorKind::Conflict => "conflict",
+            ErrorKind::Corrupt => "corrupt",
+            ErrorKind::Io => "failed",
+            ErrorKind::Timeout => "timed out",
+            ErrorKind::Denied => "denied",
+            ErrorKind::Throttled => "throttled",
+            ErrorKind::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// An error of the client: a kind, what happened in words, and typed context. Pointer-sized. `Display` prints its own layer; the
+/// cause is its `source`. Never holds a secret.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    what: Cow<'static, str>,
+    op: Option<&'static str>,
+    status: Option<u16>,
+    code: Option<String>,
+    request_id: Option<String>,
+    retryable: bool,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+const _: () = assert!(size_of::<Error>() == size_of::<usize>());
+
+impl Error {
+    /// An error that says `what` happened and, where the reader can act, what to do.
+    pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
+        let retryable = matches!(kind, ErrorKind::Io | ErrorKind::Timeout | ErrorKind::Throttled);
+        let (op, status, code, request_id, source) = (None, None, None, None, None);
+        Error(Box::new(Inner { kind, what: what.into(), op, status, code, request_id, retryable, source }))
+    }
+
+    /// Adds the operation (`get`, `put`, ...), unless one is there.
+    pub fn with_op(mut self, op: &'static str) -> Self {
+        self.0.op.get_or_insert(op);
+        self
+    }
+
+    /// Adds what the store answered.
+    pub fn with_answer(mut self, status: u16, code: Option<String>, request_id: Option<String>) -> Self {
+        self.0.status = Some(status);
+        self.0.code = code;
+        self.0.request_id = request_id;
+        self
+    }
+
+    /// Adds the cause.
+    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// Says whether the same request may succeed later, where the kind alone would mislead.
+    pub fn retryable(mut self, retryable: bool) -> Self {
+        self.0.retryable = retryable;
+        self
+    }
+
+    /// What the caller can do next.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the same request may succeed if it is sent again.
+    pub fn is_retryable(&self) -> bool {
+        self.0.retryable
+    }
+
+    /// The operation (`get`, `put`, ...), where one was under way.
+    pub fn op(&self) -> Option<&'static str> {
+        self.0.op
+    }
+
+    /// The HTTP status, where the store answered.
+    pub fn status(&self) -> Option<u16> {
+        self.0.status
+    }
+
+    /// S3's error code (`SlowDown`, `AccessDenied`, ...), where the answer had one.
+    pub fn code(&self) -> Option<&str> {
+        self.0.code.as_deref()
+    }
+
+    /// The store's name for the request, for its operator's logs.
+    pub fn request_id(&self) -> Option<&str> {
+        self.0.request_id.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(op) = self.0.op {
+            write!(f, "{op} ")?;
+        }
+        write!(f, "{}: {}", self.0.kind.word(), self.0.what)?;
+        match (self.0.status, &self.0.code) {
+            (Some(status), Some(code)) => write!(f, " (HTTP {status}, {code}")?,
+            (Some(status), None) => write!(f, " (HTTP {status}")?,
+            _ => return Ok(()),
+        }
+        match &self.0.request_id {
+            Some(id) => write!(f, ", request {id})"),
+            None => f.write_str(")"),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        match &self.0.source {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// A result of the client.
+pub type Result<T> = std::result::Result<T, Error>;
