@@ -1,6 +1,20 @@
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind};
+
+/// When a save is answered. Whatever it is, a load never gives a wrong byte: what a crash tore is a miss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// When the chunk is written and named. A crash of the machine may lose it; a crash of the process does not.
+    #[default]
+    None,
+    /// When the chunk and its name are on the device, each by itself.
+    Fdatasync,
+    /// When the chunk and its name are on the device, together with all that was saved meanwhile.
+    Syncfs,
+}
 
 /// How to open a directory tier.
 #[derive(Clone, Debug)]
@@ -18,6 +32,13 @@ pub struct DiskConfig {
     pub inflight_bytes_max: u64,
     /// Memory for chunks whose own memory is not aligned, in bytes; they are copied once through it.
     pub bounce_bytes: usize,
+    /// What a save that was answered is worth after a crash of the machine.
+    pub durability: Durability,
+    /// When the file system has less free than this many bytes, chunks go although the cap would let them stay. `None`: one hundredth of
+    /// the file system, at most 1 GiB.
+    pub free_min_bytes: Option<u64>,
+    /// How often the journal of use is written; what happened since is forgotten by a process that is killed.
+    pub flush_every: Duration,
     /// Threads for open, allocate, rename and unlink.
     pub threads: usize,
 }
@@ -32,6 +53,9 @@ impl DiskConfig {
             ops_max: 256,
             inflight_bytes_max: 1 << 30,
             bounce_bytes: 64 << 20,
+            durability: Durability::None,
+            free_min_bytes: None,
+            flush_every: Duration::from_secs(10),
             threads: 4,
         }
     }

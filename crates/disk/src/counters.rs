@@ -38,6 +38,10 @@ counters! {
     saved_bytes,
     /// Chunks evicted for room.
     evicted,
+    /// Writes that found the medium full below the cap.
+    medium_full,
+    /// Evicted chunks whose files were written over instead of deleted.
+    recycled,
     /// Files set aside because they failed a check.
     set_aside,
     /// Transfers or system calls that failed.

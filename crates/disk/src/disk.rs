@@ -9,23 +9,31 @@ use kvtier_evict::PolicyKind;
 use kvtier_index::{Chunk, Index, IndexConfig};
 use kvtier_mem::{Arena, ArenaConfig};
 
-use crate::home::Home;
+use crate::history::{self, Journal, Reader};
+use crate::home::{self, Home};
+use crate::keeper::{Chores, Keeper};
+use crate::ledger::Ledger;
 use crate::mover::Mover;
 use crate::name::{self, PAGE};
 use crate::pool::Pool;
-use crate::shared::Shared;
+use crate::save::Hands;
+use crate::shared::{Books, Shared};
+use crate::syncer::Syncer;
+use crate::tenants::Tenants;
 use crate::{DiskConfig, load, lookup, save};
 
 /// A tier in a directory, over a [`Mover`].
 #[derive(Debug)]
 pub struct Disk<M: Mover> {
     shared: Arc<Shared<M>>,
-    pool: Arc<Pool>,
+    hands: Hands,
+    keeper: Keeper,
     clock: Timekeeper,
 }
 
 impl<M: Mover> Disk<M> {
-    /// Opens the directory: registers this process there, clears what dead ones left, lists the chunks, and brings them under the cap.
+    /// Opens the directory: registers this process there, clears what dead ones left, lists the chunks, puts them into the order of use
+    /// that was noted, and brings them under the cap.
     pub fn open(config: DiskConfig, mover: M) -> Result<Self, Error> {
         config.check()?;
         let home = Home::open(&config.path)?;
@@ -34,20 +42,28 @@ impl<M: Mover> Disk<M> {
             Arena::new(ArenaConfig::heap(bytes))
                 .map_err(|e| Error::new(ErrorKind::Full, "no memory for the tier's own buffers").with_source(e))
         };
-        let index = Index::new(IndexConfig::new(config.capacity_bytes), PolicyKind::Lru.build());
-        let index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
+        let index_config = IndexConfig::new(config.capacity_bytes).with_high_mark(1.0);
+        let index = Index::new(index_config, PolicyKind::Lru.build());
+        let mut index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
+        let (books, reader) = open_books(home, &mut index)?;
         let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
         let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         caps.align = PAGE as usize;
         caps.bounce = config.bounce_bytes > 0;
         let clock = Timekeeper::start(&config.name).map_err(failed("cannot start a thread"))?;
-        let pool = Arc::new(Pool::start(&config.name, config.threads).map_err(failed("cannot start a thread"))?);
         // Twice: an op past its deadline may still hold its pair while another takes its place at the gate.
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;
-        let shared = Arc::new(Shared::new(caps, home, mover, (index, gate, tails, bounce)));
-        recover(&shared).map_err(|e| shared.list_error(e))?;
-        Ok(Disk { shared, pool, clock })
+        let shared = Arc::new(Shared::new(caps, &config, mover, books, (index, gate, tails, bounce)));
+        shared.fit_under_the_cap();
+        let pool = Pool::start(&config.name, config.threads).map_err(failed("cannot start a thread"))?;
+        let theirs = Arc::clone(&shared);
+        let syncer = Syncer::start(&config.name, move || theirs.home.sync_all());
+        let hands = Hands { pool: Arc::new(pool), syncer: Arc::new(syncer.map_err(failed("cannot start a thread"))?) };
+        let free_min_bytes = config.free_min_bytes.map_or_else(|| free_min(&config.path), Ok);
+        let chores = free_min_bytes.and_then(|free| Chores::new(&shared, reader, config.flush_every, free));
+        let keeper = chores.and_then(Keeper::start).map_err(failed("cannot keep the directory"))?;
+        Ok(Disk { shared, hands, keeper, clock })
     }
 
     /// What moves the bytes.
@@ -81,29 +97,41 @@ impl<M: Mover> Disk<M> {
     }
 }
 
-/// Takes what the directory lists into the index, and deletes what is over the cap.
-fn recover<M: Mover>(shared: &Shared<M>) -> std::io::Result<()> {
-    let mut index = shared.index();
-    shared.home.list(|digest, len| {
-        let _ = index.insert(Chunk::new(digest, len, name::file_len(len)));
-    })?;
-    loop {
-        let victims = index.victims(shared.now_ms(), 0);
-        if victims.is_empty() {
-            return Ok(());
-        }
-        drop(index);
-        if shared.delete(victims) == 0 {
-            return Ok(());
-        }
-        index = shared.index();
-    }
+/// Takes what the directory lists and its journals tell into the index, and opens all that is kept there besides chunks.
+fn open_books(home: Home, index: &mut Index) -> Result<(Books, Reader), Error> {
+    let what = format!("cannot read {}; check its permissions and free space", home.root().display());
+    let failed = move |e: std::io::Error| Error::new(crate::kind_of(&e), what).with_source(e);
+    let own = home.own();
+    let mut open = || {
+        home.list(|digest, len| {
+            let _ = index.insert(Chunk::new(digest, len, name::file_len(len)));
+        })?;
+        let reader = history::restore(&own, index)?;
+        let ledger = Ledger::open(&own, home::is_local(home.root())?)?;
+        // A total that others keep is right, unless one of them died at work.
+        let alone = home::living(&own.join("tmp"))?.len() == 1;
+        let (used, drafts) = (index.usage().used, home.drafts_bytes()?);
+        ledger.recount(alone || home.found_dead, || Ok(used + drafts))?;
+        Ok((ledger, Tenants::open(&own)?, reader))
+    };
+    let (ledger, tenants, reader) = open().map_err(failed)?;
+    let journal = Journal::new(&own, home.corner().name());
+    Ok((Books { home, ledger, journal, tenants }, reader))
+}
+
+fn free_min(path: &std::path::Path) -> std::io::Result<u64> {
+    Ok((home::sizes(path)?.0 / 100).min(1 << 30))
 }
 
 impl<M: Mover> Shared<M> {
-    fn list_error(&self, e: std::io::Error) -> Error {
-        let what = format!("cannot list {}; check its permissions", self.home.root().display());
-        Error::new(crate::kind_of(&e), what).with_source(e)
+    /// Deletes what is over the cap, as far as it can be deleted.
+    fn fit_under_the_cap(&self) {
+        loop {
+            let victims = self.index().victims(self.now_ms(), 0);
+            if victims.is_empty() || self.evict(victims) == 0 {
+                return;
+            }
+        }
     }
 }
 
@@ -129,7 +157,7 @@ impl<M: Mover> Tier for Disk<M> {
             return ticket;
         };
         let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline);
-        self.pool.push(move || {
+        self.hands.pool.push(move || {
             let over = std::time::Instant::now() >= deadline;
             let late = || Some(Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("lookup")));
             let found = if over { late() } else { lookup::lookup(&shared, &keys, (mode, hold), true) };
@@ -145,12 +173,12 @@ impl<M: Mover> Tier for Disk<M> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.clock.at(ctx.deadline, &batch.expiry());
         // Together and before the answers, which come in any order: the head of a chain is to stay longer than its tail.
-        self.shared.index().touch_batch(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
+        self.shared.touch(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op, self.shared.caps.bounce);
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
-                let (shared, pool) = (Arc::clone(&self.shared), Arc::clone(&self.pool));
-                self.pool.push(move || load::begin(&shared, &pool, op, slot));
+                let (shared, pool) = (Arc::clone(&self.shared), Arc::clone(&self.hands.pool));
+                self.hands.pool.push(move || load::begin(&shared, &pool, op, slot));
             }
         }
         ticket
@@ -162,8 +190,8 @@ impl<M: Mover> Tier for Disk<M> {
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = save::refusal(&op.key, &op.from, self.shared.caps.bounce);
             if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
-                let (shared, pool) = (Arc::clone(&self.shared), Arc::clone(&self.pool));
-                self.pool.push(move || save::begin(&shared, &pool, op, slot));
+                let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
+                self.hands.pool.push(move || save::begin(&shared, &hands, op, slot));
             }
         }
         ticket
@@ -174,7 +202,7 @@ impl<M: Mover> Tier for Disk<M> {
         match self.shared.gate.enter(0) {
             Ok(pass) => {
                 let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline);
-                self.pool.push(move || {
+                self.hands.pool.push(move || {
                     lookup::remove(&shared, &keys, deadline, answer);
                     drop(pass);
                 });
@@ -201,17 +229,19 @@ impl<M: Mover> Tier for Disk<M> {
 
 impl<M: Mover> Observe for Disk<M> {
     fn usage(&self) -> Usage {
-        let names = self.shared.tenant_names();
         let index = self.shared.index();
         let all = index.usage();
         let mut usage = Usage::default();
         usage.used_bytes = Some(all.used);
         usage.capacity_bytes = Some(all.capacity);
         usage.chunks = all.entries as u64;
-        let name = |id: usize| names.get(id).cloned().unwrap_or_default();
         usage.tenants = index
             .tenants()
-            .map(|(id, u)| TenantUsage { tenant: name(id.0 as usize), used_bytes: u.bytes, chunks: u.entries as u64 })
+            .map(|(id, u)| TenantUsage {
+                tenant: self.shared.tenants.name(id),
+                used_bytes: u.bytes,
+                chunks: u.entries as u64,
+            })
             .collect();
         usage
     }
@@ -244,6 +274,8 @@ impl<M: Mover> Drop for Disk<M> {
     fn drop(&mut self) {
         drop(self.shared.gate.close());
         self.shared.mover.close();
-        self.pool.close();
+        self.hands.pool.close();
+        self.hands.syncer.close();
+        self.keeper.close();
     }
 }

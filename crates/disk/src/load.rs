@@ -1,18 +1,18 @@
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier_core::{Error, ErrorKind, Event, Load, Loaded, MissReason, Slot};
-use kvtier_key::{BlockSums, PieceSums};
+use kvtier_key::{BlockSums, Key, PieceSums};
 use kvtier_mem::Lease;
-use nix::libc::O_DIRECT;
 
 use crate::bounce::{Landing, scatter};
 use crate::counters::add;
+use crate::home::FileId;
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::{PAGE, file_len};
-use crate::shared::{FileId, Shared};
+use crate::readers::Reading;
+use crate::shared::Shared;
 use crate::{footer, pool::Pool};
 
 type Answer = Slot<Load, Loaded>;
@@ -31,11 +31,12 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, pool: &Arc<Pool>, mut op: Load, 
     if len > room {
         return miss(shared, op, slot, MissReason::Length);
     }
+    let reading = shared.readers.enter(*op.key.digest());
     match open(shared, &op, len) {
-        Ok((file, seen, true)) => read(shared, pool, (op, slot), file, (len, seen)),
+        Ok((file, seen, true)) => read(shared, pool, (op, slot, reading), file, (len, seen)),
         Ok((_, seen, false)) => {
-            shared.condemn(op.key.digest(), len, seen);
-            corrupt(shared, op, slot);
+            drop(reading);
+            condemned(shared, op, slot, (len, seen));
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             shared.vanished(op.key.digest(), len);
@@ -49,14 +50,8 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, pool: &Arc<Pool>, mut op: Load, 
 }
 
 /// Opens the chunk's file and says whether it has the length that its name says, padding and footer included.
-fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(std::fs::File, FileId, bool)> {
-    let path = shared.home.chunk(op.key.digest(), len);
-    let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(&path);
-    let file = match direct {
-        // A file system without direct I/O: read through the page cache.
-        Err(e) if e.kind() == io::ErrorKind::InvalidInput => OpenOptions::new().read(true).open(&path)?,
-        other => other?,
-    };
+fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(File, FileId, bool)> {
+    let file = shared.home.open_chunk(op.key.digest(), len)?;
     let meta = file.metadata()?;
     Ok((file, FileId::of(&meta), meta.len() == file_len(len) && meta.is_file()))
 }
@@ -64,8 +59,8 @@ fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(std::f
 fn read<M: Mover>(
     shared: &Arc<Shared<M>>,
     pool: &Arc<Pool>,
-    (op, slot): (Load, Answer),
-    file: std::fs::File,
+    (op, slot, reading): (Load, Answer, Reading),
+    file: File,
     (len, seen): (u64, FileId),
 ) {
     let Load { key, into } = op;
@@ -80,16 +75,17 @@ fn read<M: Mover>(
     let sums = Arc::new(Mutex::new(PieceSums::new(len)));
     let transfer = Transfer { file: Arc::new(file.into()), watch: Some(watch(&sums, &parts)), parts };
     let (theirs, pool) = (Arc::clone(shared), Arc::clone(pool));
-    let ours = Arc::new(Mutex::new(Some((landing, key, slot))));
+    let ours = Arc::new(Mutex::new(Some((landing, key, slot, reading))));
     let held = Arc::clone(&ours);
     let done = Box::new(move |moved: Moved| {
-        if let Some((landing, key, slot)) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            finish(&theirs, &pool, (landing, key, slot), moved, (len, seen, sums));
+        if let Some((landing, key, slot, reading)) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            finish(&theirs, &pool, (landing, key, slot, reading), moved, (len, seen, sums));
         }
     });
     if let Err(refused) = shared.mover.submit(transfer, done)
-        && let Some((landing, key, slot)) = ours.lock().unwrap_or_else(PoisonError::into_inner).take()
+        && let Some((landing, key, slot, reading)) = ours.lock().unwrap_or_else(PoisonError::into_inner).take()
     {
+        drop(reading);
         let (into, ..) = landing.unpack(refused.transfer.parts);
         let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
         slot.finish(Load { key, into }, if refused.closed { Err(closed) } else { Ok(Loaded::Throttled) });
@@ -111,10 +107,11 @@ fn watch(sums: &Arc<Mutex<PieceSums>>, parts: &[Part]) -> crate::Watch {
 fn finish<M: Mover>(
     shared: &Arc<Shared<M>>,
     pool: &Arc<Pool>,
-    (landing, key, slot): (Landing, kvtier_key::Key, Answer),
+    (landing, key, slot, reading): (Landing, Key, Answer, Reading),
     moved: Moved,
     (len, seen, sums): (u64, FileId, Arc<Mutex<PieceSums>>),
 ) {
+    drop(reading);
     let bounced = landing.is_bounced();
     let (mut into, bounce, tail) = landing.unpack(moved.transfer.parts);
     let sums = std::mem::replace(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner), PieceSums::new(0));
@@ -147,16 +144,13 @@ fn finish<M: Mover>(
         _ => {
             // Renaming blocks: not on the mover's thread. The answer waits for it, so that a save that follows is not `Present`.
             let theirs = Arc::clone(shared);
-            pool.push(move || {
-                theirs.condemn(op.key.digest(), len, seen);
-                corrupt(&theirs, op, slot);
-            });
+            pool.push(move || condemned(&theirs, op, slot, (len, seen)));
         }
     }
 }
 
 /// Checks key, namespace, lengths and every byte's checksum against the footer. Gives the payload's last partial page.
-fn prove<'a>(key: &kvtier_key::Key, len: u64, pair: &'a Lease, mut sums: PieceSums) -> Option<&'a [u8]> {
+fn prove<'a>(key: &Key, len: u64, pair: &'a Lease, mut sums: PieceSums) -> Option<&'a [u8]> {
     let pair = pair.as_host()?;
     let (padded, page) = pair.split_at_checked(pair.len().checked_sub(PAGE as usize)?)?;
     let (facts, name) = footer::decode(page).ok()?;
@@ -179,7 +173,12 @@ fn miss<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, reason: MissReason
     slot.finish(op, Ok(Loaded::Miss(reason)));
 }
 
-fn corrupt<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer) {
+/// Answers for a file that failed a check: it is corrupt if the chunk still is that file; else another process took the chunk away or
+/// wrote it anew while we read, and it is a miss like any other.
+fn condemned<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, (len, seen): (u64, FileId)) {
+    if !shared.condemn(op.key.digest(), len, seen) {
+        return miss(shared, op, slot, MissReason::Absent);
+    }
     add(&shared.counters.misses_corrupt, 1);
     slot.finish(op, Ok(Loaded::Miss(MissReason::Corrupt)));
 }

@@ -14,10 +14,13 @@ pub fn file_len(len: u64) -> u64 {
 
 /// The path of a chunk under `root`: one of 256 directories by the digest's first byte, then digest and payload length.
 pub fn path(root: &Path, digest: &Digest, len: u64) -> PathBuf {
+    root.join(relative(digest, len))
+}
+
+/// The same path from the root on.
+pub fn relative(digest: &Digest, len: u64) -> String {
     let hex = digest.to_hex();
-    let mut path = root.join(&hex[..2]);
-    path.push(format!("{hex}-{len:x}"));
-    path
+    format!("{}/{hex}-{len:x}", &hex[..2])
 }
 
 /// The directory of number `shard`.

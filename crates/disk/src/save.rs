@@ -1,84 +1,63 @@
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use kvtier_core::{Error, ErrorKind, Event, Key, Save, Saved, ShedReason, Slot};
-use kvtier_index::{Inserted, Refusal, Reservation, Reserve};
+use kvtier_index::Inserted;
+use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, Facts};
 use kvtier_mem::View;
-use nix::fcntl::{FallocateFlags, fallocate};
-use nix::libc::O_DIRECT;
 
+use crate::config::Durability;
 use crate::counters::add;
+use crate::home::{Draft, is_full};
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::{PAGE, file_len};
+use crate::room::Room;
 use crate::shared::Shared;
+use crate::syncer::Syncer;
 use crate::{footer, pool::Pool};
 
-/// How long a save waits for room that others are freeing before it is shed.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
-
 /// A save under way: the duty to answer, the room claimed, the unfinished file. Whatever ends it gives all three back.
-struct Saving<M: Mover> {
+pub struct Saving<M: Mover> {
     shared: Arc<Shared<M>>,
     op: Option<(Save, Slot<Save, Saved>)>,
-    room: Option<Reservation>,
-    draft: Option<PathBuf>,
+    room: Option<Room<M>>,
+    draft: Option<Draft>,
     len: u64,
+    /// The medium was full once already.
+    retried: bool,
+}
+
+/// Where the work of a save goes on.
+#[derive(Clone, Debug)]
+pub struct Hands {
+    pub pool: Arc<Pool>,
+    pub syncer: Arc<Syncer>,
 }
 
 /// A save, first half: claim room, make the file, start writing it.
-pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, pool: &Arc<Pool>, op: Save, slot: Slot<Save, Saved>) {
+pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, op: Save, slot: Slot<Save, Saved>) {
     if let Some(over) = slot.is_over() {
         return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("save")));
     }
     let len = op.from.iter().map(|v| v.len() as u64).sum();
     let known = shared.index().get(op.key.digest()).map(|e| e.chunk.len);
     if known == Some(len) {
-        shared.index().touch_batch(&[*op.key.digest()]);
+        shared.touch(&[*op.key.digest()]);
         add(&shared.counters.present, 1);
         return slot.finish(op, Ok(Saved::Present));
     }
     let deadline = slot.deadline();
-    let mut saving = Saving { shared: Arc::clone(shared), op: Some((op, slot)), room: None, draft: None, len };
-    match claim(shared, file_len(len), deadline) {
+    let op = Some((op, slot));
+    let mut saving = Saving { shared: Arc::clone(shared), op, room: None, draft: None, len, retried: false };
+    match Room::claim(shared, file_len(len), deadline) {
         Ok(room) => saving.room = Some(room),
-        Err(reason) => {
-            add(&shared.counters.shed, 1);
-            return saving.end(Ok(Saved::Shed(reason)));
-        }
+        Err(reason) => return saving.end(Ok(Saved::Shed(reason))),
     }
     match saving.prepare() {
-        Ok(transfer) => saving.submit(pool, transfer),
+        Ok(transfer) => saving.submit(hands, transfer),
         Err(end) => saving.end(end),
-    }
-}
-
-/// Claims room for a file, deleting what the index chooses.
-fn claim<M: Mover>(shared: &Shared<M>, bytes: u64, deadline: Instant) -> Result<Reservation, ShedReason> {
-    let patience = deadline.min(Instant::now() + ROOM_WAIT_MAX);
-    let mut index = shared.index();
-    loop {
-        match index.reserve(shared.now_ms(), bytes) {
-            Reserve::Granted(room) => return Ok(room),
-            Reserve::Evict(victims) => {
-                drop(index);
-                shared.evict(victims);
-                index = shared.index();
-            }
-            Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
-            Reserve::Full(_) => return Err(ShedReason::Full),
-            _ => {
-                let left = patience.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Err(ShedReason::Full);
-                }
-                index = shared.room_freed.wait_timeout(index, left).unwrap_or_else(PoisonError::into_inner).0;
-            }
-        }
     }
 }
 
@@ -86,13 +65,11 @@ impl<M: Mover> Saving<M> {
     /// Makes the unfinished file and all that goes into it.
     fn prepare(&mut self) -> Result<Transfer, Result<Saved, Error>> {
         let Some((op, _)) = &self.op else { return Err(Err(Error::new(ErrorKind::Closed, "already ended"))) };
-        let (shared, len, key) = (&self.shared, self.len, &op.key);
-        let fail = |what, e: io::Error| Err(shared.io_error("save", key, what, e));
+        let (shared, len, key) = (Arc::clone(&self.shared), self.len, op.key.clone());
         let throttled = || Err(Ok(Saved::Shed(ShedReason::Throttled)));
         let Ok(mut tail) = shared.tails.lease(2 * PAGE as usize) else { return throttled() };
-        let sums = sums(shared, &op.from);
-        let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
-        let Ok(page) = footer::encode(&facts, key) else {
+        let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums(&shared, &op.from));
+        let Ok(page) = footer::encode(&facts, &key) else {
             return Err(
                 Err(Error::new(ErrorKind::Invalid, "the key is too long for a footer").with_key(*key.digest())),
             );
@@ -107,20 +84,46 @@ impl<M: Mover> Saving<M> {
             return Err(Err(Error::new(ErrorKind::Invalid, "page pair too small").with_source(e)));
         }
         parts.push(Part::Write { at: whole as u64, from: tail.freeze() });
-        let draft = shared.home.unfinished();
-        let file = create(&draft).map_err(|e| fail("cannot create a file", e))?;
-        self.draft = Some(draft);
-        // Without this, direct writes that grow a file wait for one another. Where it is not supported, they just do.
-        match fallocate(&file, FallocateFlags::empty(), 0, file_len(len) as i64) {
-            Ok(()) | Err(nix::errno::Errno::EOPNOTSUPP) => {}
-            Err(e) => return Err(fail("cannot allocate a file", e.into())),
+        match self.file() {
+            Ok(file) => Ok(Transfer { file: Arc::new(file.into()), parts, watch: None }),
+            Err(e) if is_full(&e) => Err(Ok(Saved::Shed(ShedReason::Full))),
+            Err(e) => Err(Err(shared.io_error("save", &key, "cannot create a file", e))),
         }
-        Ok(Transfer { file: Arc::new(file.into()), parts, watch: None })
     }
 
-    /// The payload's whole pages: the caller's views where they are aligned, else a copy in bounce memory.
+    /// An unfinished file with room for all of the chunk: a victim's, or a new one. A medium that is full before the cap is made room on,
+    /// once.
+    fn file(&mut self) -> io::Result<File> {
+        let (shared, bytes) = (Arc::clone(&self.shared), file_len(self.len));
+        let home = &shared.home;
+        if let Some(spare) = self.room.as_mut().and_then(Room::spare) {
+            match home.reopen(&spare, bytes) {
+                Ok(Some(file)) => {
+                    self.draft = Some(spare);
+                    return Ok(file);
+                }
+                _ => drop(home.unlink_draft(&spare)),
+            }
+        }
+        let made = match home.create(bytes) {
+            Err(e) if is_full(&e) && self.squeeze() => home.create(bytes),
+            other => other,
+        };
+        let (draft, file) = made?;
+        self.draft = Some(draft);
+        Ok(file)
+    }
+
+    /// Evicts for a medium that says it is full; answers whether to try again.
+    fn squeeze(&mut self) -> bool {
+        add(&self.shared.counters.medium_full, 1);
+        !std::mem::replace(&mut self.retried, true) && self.room.as_ref().is_some_and(Room::squeeze)
+    }
+
+    /// The writes of the first `whole` bytes: straight from the views where they allow it, else through bounce memory.
     fn payload(&self, from: &[View], whole: usize) -> Result<Vec<Part>, kvtier_mem::Error> {
-        let (page, mut at, mut parts) = (PAGE as usize, 0, Vec::with_capacity(from.len() + 1));
+        let mut parts = Vec::with_capacity(from.len() + 1);
+        let mut at = 0;
         for view in from {
             let n = view.len().min(whole - at);
             if n > 0 {
@@ -128,8 +131,10 @@ impl<M: Mover> Saving<M> {
                 at += n;
             }
         }
-        let aligned =
-            |p: &Part| matches!(p, Part::Write { from, .. } if from.addr() % page == 0 && from.len() % page == 0);
+        let aligned = |part: &Part| match part {
+            Part::Write { from, .. } => (from.addr() | from.len()).is_multiple_of(PAGE as usize),
+            Part::Read { .. } => false,
+        };
         if parts.iter().all(aligned) {
             return Ok(parts);
         }
@@ -144,14 +149,15 @@ impl<M: Mover> Saving<M> {
         Ok(vec![Part::Write { at: 0, from: bounce.freeze() }])
     }
 
-    fn submit(self, pool: &Arc<Pool>, transfer: Transfer) {
+    fn submit(self, hands: &Hands, transfer: Transfer) {
         let shared = Arc::clone(&self.shared);
         let ours = Arc::new(Mutex::new(Some(self)));
-        let (held, pool) = (Arc::clone(&ours), Arc::clone(pool));
+        let (held, hands) = (Arc::clone(&ours), hands.clone());
         let done = Box::new(move |moved: Moved| {
             // Publishing renames: not on the mover's thread.
             if let Some(saving) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                pool.push(move || saving.publish(moved));
+                let pool = Arc::clone(&hands.pool);
+                pool.push(move || saving.publish(&hands, moved));
             }
         });
         if let Err(refused) = shared.mover.submit(transfer, done)
@@ -163,25 +169,48 @@ impl<M: Mover> Saving<M> {
         }
     }
 
-    /// A save, second half: make the file visible under its name, at once and whole.
-    fn publish(mut self, moved: Moved) {
+    /// A save, second half: make the file visible under its name, at once and whole, and answer when it is as durable as asked.
+    fn publish(mut self, hands: &Hands, moved: Moved) {
         let Some(key) = self.op.as_ref().map(|(op, _)| op.key.clone()) else { return };
         let shared = Arc::clone(&self.shared);
-        drop(moved.transfer);
-        if let Err(e) = moved.result {
-            let error = shared.io_error("save", &key, "cannot write the chunk's file", e);
+        let Moved { transfer, result } = moved;
+        match result {
+            Err(e) if is_full(&e) && self.squeeze() => return self.submit(hands, transfer),
+            Err(e) if is_full(&e) => return self.end(Ok(Saved::Shed(ShedReason::Full))),
+            Err(e) => {
+                let error = shared.io_error("save", &key, "cannot write the chunk's file", e);
+                return self.end(Err(error));
+            }
+            Ok(_) => {}
+        }
+        if shared.durability == Durability::Fdatasync
+            && let Err(e) = nix::unistd::fdatasync(&transfer.file)
+        {
+            let error = shared.io_error("save", &key, "cannot bring the chunk to the device", e.into());
             return self.end(Err(error));
         }
+        drop(transfer);
         if let Err(end) = self.name_it(&key) {
             return self.end(end);
+        }
+        shared.tell(&[Event::Stored { key: *key.digest(), len: self.len }]);
+        match shared.durability {
+            Durability::None => self.stored(&key, Ok(())),
+            Durability::Fdatasync => self.stored(&key, shared.home.sync_name(key.digest())),
+            Durability::Syncfs => hands.syncer.after_sync(Box::new(move |synced| self.stored(&key, synced))),
+        }
+    }
+
+    fn stored(self, key: &Key, synced: io::Result<()>) {
+        let shared = Arc::clone(&self.shared);
+        if let Err(e) = synced {
+            let error = shared.io_error("save", key, "cannot bring the chunk to the device", e);
+            return self.end(Err(error));
         }
         shared.learn_length(self.len);
         add(&shared.counters.stored, 1);
         add(&shared.counters.saved_bytes, self.len);
-        shared.tell(&[Event::Stored { key: *key.digest(), len: self.len }]);
         self.end(Ok(Saved::Stored));
-        let victims = shared.index().victims(shared.now_ms(), 0);
-        shared.evict(victims);
     }
 
     /// Gives the file its name and tells the index: in one step, as far as anybody can see.
@@ -189,27 +218,39 @@ impl<M: Mover> Saving<M> {
         let (Some(draft), Some(room)) = (self.draft.take(), self.room.take()) else { return Ok(()) };
         let (shared, digest, len) = (&self.shared, key.digest(), self.len);
         let _one = shared.name(digest);
-        let path = shared.home.chunk(digest, len);
-        if let Err(e) = fs::rename(&draft, &path) {
-            (self.draft, self.room) = (Some(draft), Some(room));
-            return Err(Err(shared.io_error("save", key, "cannot publish the chunk's file", e)));
+        match shared.home.publish(&draft, digest, len) {
+            Ok(false) => {}
+            Ok(true) => shared.uncount(file_len(len)),
+            Err(e) => {
+                (self.draft, self.room) = (Some(draft), Some(room));
+                return Err(Err(shared.io_error("save", key, "cannot publish the chunk's file", e)));
+            }
         }
-        let inserted = shared.index().commit(room, shared.chunk(key, len));
+        let Some(reservation) = room.spend() else { return Ok(()) };
+        let chunk = shared.chunk(key, len);
+        let inserted = shared.index().commit(reservation, chunk);
         // What nobody counts must not lie there: a chunk the index cannot take, or one of this key with another length.
-        match inserted {
-            Inserted::Refused(_) => {
-                let _ = fs::remove_file(path);
-                return Err(Ok(Saved::Shed(ShedReason::Full)));
-            }
-            Inserted::Replaced { old } if old.len != len => {
-                let _ = fs::remove_file(shared.home.chunk(digest, old.len));
-            }
-            _ => {}
+        let superfluous = match inserted {
+            Inserted::Refused(_) => Some(len),
+            Inserted::Replaced { old } => Some(old.len).filter(|old| *old != len),
+            _ => None,
+        };
+        if let Some(superfluous) = superfluous
+            && shared.home.delete(digest, superfluous).is_ok_and(|there| there)
+        {
+            shared.uncount(file_len(superfluous));
         }
+        if matches!(inserted, Inserted::Refused(_)) {
+            return Err(Ok(Saved::Shed(ShedReason::Full)));
+        }
+        shared.journal.note([Record::Insert(chunk)]);
         Ok(())
     }
 
     fn end(mut self, result: Result<Saved, Error>) {
+        if matches!(result, Ok(Saved::Shed(_))) {
+            add(&self.shared.counters.shed, 1);
+        }
         let op = self.op.take();
         drop(self);
         if let Some((op, slot)) = op {
@@ -219,28 +260,11 @@ impl<M: Mover> Saving<M> {
 }
 
 impl<M: Mover> Drop for Saving<M> {
-    /// Gives back room and unfinished file however the save ended; the slot, dropped last, answers `Closed` if nobody did.
+    /// Gives back the unfinished file and the room however the save ended; the slot, dropped last, answers `Closed` if nobody did.
     fn drop(&mut self) {
         if let Some(draft) = self.draft.take() {
-            let _ = fs::remove_file(draft);
+            let _ = self.shared.home.unlink_draft(&draft);
         }
-        if let Some(room) = self.room.take() {
-            self.shared.index().cancel(room);
-            self.shared.room_freed.notify_all();
-        }
-    }
-}
-
-fn create(path: &std::path::Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o644);
-    match options.clone().custom_flags(O_DIRECT).open(path) {
-        // A file system without direct I/O: write through the page cache.
-        Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
-            let _ = fs::remove_file(path);
-            options.open(path)
-        }
-        other => other,
     }
 }
 

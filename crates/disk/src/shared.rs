@@ -1,35 +1,26 @@
-use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use kvtier_core::{Caps, Error, Event, Gate, Key, Listener};
-use kvtier_index::{Chunk, Entry, Index, TenantId};
+use kvtier_index::journal::Record;
+use kvtier_index::{Chunk, Index};
 use kvtier_key::Digest;
 use kvtier_mem::Arena;
 
-use crate::Mover;
+use crate::config::Durability;
 use crate::counters::{Counters, add};
-use crate::home::{Home, kind_of};
+use crate::history::Journal;
+use crate::home::{FileId, Home, kind_of};
+use crate::ledger::Ledger;
 use crate::name;
+use crate::readers::Readers;
+use crate::tenants::Tenants;
+use crate::{DiskConfig, Mover};
 
 /// How many different chunk lengths are tried for a key that another process may have written.
 const LENGTHS_MAX: usize = 8;
-
-/// Which file it is and what was last written to it: a name may come to mean another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileId {
-    inode: u64,
-    written: (i64, i64),
-}
-
-impl FileId {
-    pub fn of(meta: &Metadata) -> Self {
-        FileId { inode: meta.ino(), written: (meta.mtime(), meta.mtime_nsec()) }
-    }
-}
 
 /// How many names can change at a time.
 const NAMES: usize = 64;
@@ -38,7 +29,12 @@ const NAMES: usize = 64;
 #[derive(Debug)]
 pub struct Shared<M> {
     pub caps: Caps,
+    pub capacity_bytes: u64,
+    pub durability: Durability,
     pub home: Home,
+    pub ledger: Ledger,
+    pub journal: Journal,
+    pub tenants: Tenants,
     pub mover: M,
     pub gate: Gate,
     pub counters: Counters,
@@ -46,10 +42,10 @@ pub struct Shared<M> {
     pub tails: Arena,
     /// Memory for chunks whose own is not aligned.
     pub bounce: Arena,
+    pub readers: Arc<Readers>,
     pub room_freed: Condvar,
-    index: Mutex<Index>,
+    pub index: Mutex<Index>,
     names: [Mutex<()>; NAMES],
-    tenants: RwLock<Vec<String>>,
     lengths: RwLock<Vec<u64>>,
     listeners: RwLock<Vec<Arc<dyn Listener>>>,
     began: Instant,
@@ -57,21 +53,35 @@ pub struct Shared<M> {
     turn: AtomicU64,
 }
 
+/// What a directory keeps on the medium about itself.
+pub struct Books {
+    pub home: Home,
+    pub ledger: Ledger,
+    pub journal: Journal,
+    pub tenants: Tenants,
+}
+
 impl<M: Mover> Shared<M> {
-    pub fn new(caps: Caps, home: Home, mover: M, parts: (Index, Gate, Arena, Arena)) -> Self {
+    pub fn new(caps: Caps, config: &DiskConfig, mover: M, books: Books, parts: (Index, Gate, Arena, Arena)) -> Self {
         let (index, gate, tails, bounce) = parts;
+        let Books { home, ledger, journal, tenants } = books;
         Shared {
             caps,
+            capacity_bytes: config.capacity_bytes,
+            durability: config.durability,
             home,
+            ledger,
+            journal,
+            tenants,
             mover,
             gate,
             counters: Counters::default(),
             tails,
             bounce,
+            readers: Arc::default(),
             room_freed: Condvar::new(),
             index: Mutex::new(index),
             names: [const { Mutex::new(()) }; NAMES],
-            tenants: RwLock::new(vec![String::new()]),
             lengths: RwLock::default(),
             listeners: RwLock::default(),
             began: Instant::now(),
@@ -97,23 +107,7 @@ impl<M: Mover> Shared<M> {
 
     /// The chunk's entry in the index, tenant and place in the chain included.
     pub fn chunk(&self, key: &Key, len: u64) -> Chunk {
-        Chunk::new(*key.digest(), len, name::file_len(len)).with_tenant(self.tenant(key.namespace().tenant()))
-    }
-
-    fn tenant(&self, tenant: &str) -> TenantId {
-        let find = |all: &[String]| all.iter().position(|t| t == tenant).map(|i| TenantId(i as u32));
-        if let Some(id) = find(&self.tenants.read().unwrap_or_else(PoisonError::into_inner)) {
-            return id;
-        }
-        let mut all = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        find(&all).unwrap_or_else(|| {
-            all.push(tenant.to_owned());
-            TenantId(all.len() as u32 - 1)
-        })
-    }
-
-    pub fn tenant_names(&self) -> Vec<String> {
-        self.tenants.read().unwrap_or_else(PoisonError::into_inner).clone()
+        Chunk::new(*key.digest(), len, name::file_len(len)).with_tenant(self.tenants.id(key.namespace().tenant()))
     }
 
     /// Remembers that chunks of this length exist, so that those of other processes are found by name.
@@ -138,7 +132,8 @@ impl<M: Mover> Shared<M> {
         lengths.sort_unstable();
         lengths.dedup();
         let _one = self.name(key.digest());
-        let len = lengths.into_iter().find(|len| fs::exists(self.home.chunk(key.digest(), *len)).unwrap_or(false))?;
+        let len =
+            lengths.into_iter().find(|len| self.home.find(key.digest(), *len).is_ok_and(|found| found.is_some()))?;
         let mut index = self.index();
         if index.is_suspect(key.digest()) {
             return None;
@@ -153,25 +148,38 @@ impl<M: Mover> Shared<M> {
     /// A file that the index knows could not be opened: forgets it, unless it is there again.
     pub fn vanished(&self, digest: &Digest, len: u64) {
         let _one = self.name(digest);
-        if fs::exists(self.home.chunk(digest, len)).is_ok_and(|there| !there) {
+        if self.home.find(digest, len).is_ok_and(|there| there.is_none()) {
             self.forget(digest, false);
         }
     }
 
-    /// The file `seen` under this name failed its checks: distrusts the key and moves the file out of the way, unless another has taken
-    /// its place since.
-    pub fn condemn(&self, digest: &Digest, len: u64, seen: FileId) {
+    /// The file `seen` under this name failed its checks: distrusts the key and moves the file out of the way. `false` when another file
+    /// has the name by now, or none: then what was read is no chunk of anybody's any more.
+    pub fn condemn(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         let _one = self.name(digest);
-        let path = self.home.chunk(digest, len);
-        match fs::metadata(&path).map(|meta| FileId::of(&meta)) {
-            Ok(there) if there != seen => return,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return self.forget(digest, false),
+        match self.home.find(digest, len) {
+            Ok(Some(there)) if there != seen => return false,
+            Ok(None) => {
+                self.forget(digest, false);
+                return false;
+            }
             _ => self.forget(digest, true),
         }
-        match self.home.set_aside(&path) {
-            Ok(()) => add(&self.counters.set_aside, 1),
+        match self.home.set_aside(digest, len) {
+            Ok(()) => {
+                self.uncount(name::file_len(len));
+                add(&self.counters.set_aside, 1);
+            }
             Err(e) => self.fault(format!("cannot set the corrupt chunk {digest} aside: {e}")),
         }
+        true
+    }
+
+    /// Notes that a request used these chunks, in the order of its chain.
+    pub fn touch(&self, chain: &[Digest]) {
+        self.index().touch_batch(chain);
+        // The last to be touched is the most recent: the head.
+        self.journal.note(chain.iter().rev().map(|digest| Record::Touch(*digest)));
     }
 
     /// The index has it, but the medium does not or not in one piece. Its [name](Self::name) is held.
@@ -184,44 +192,9 @@ impl<M: Mover> Shared<M> {
         drop(index);
         self.room_freed.notify_all();
         if let Some(entry) = gone {
+            self.journal.note([Record::Remove(*digest)]);
             self.tell(&[Event::Gone { key: *digest, len: entry.chunk.len }]);
         }
-    }
-
-    /// Deletes what the index marked as leaving, and says so. What cannot be deleted stays. Answers how many are gone.
-    pub fn delete(&self, victims: Vec<Entry>) -> usize {
-        let mut events = Vec::with_capacity(victims.len());
-        for victim in victims {
-            let Chunk { digest, len, .. } = victim.chunk;
-            let _one = self.name(&digest);
-            // Saved again while it waited for its end: it stays.
-            if !self.index().is_leaving(&digest) {
-                continue;
-            }
-            let gone = match fs::remove_file(self.home.chunk(&digest, len)) {
-                Ok(()) => true,
-                Err(e) if e.kind() == io::ErrorKind::NotFound => true,
-                Err(e) => {
-                    self.fault(format!("cannot delete the file of {digest}: {e}"));
-                    false
-                }
-            };
-            let mut index = self.index();
-            if gone && index.evicted(&digest) {
-                events.push(Event::Gone { key: digest, len });
-            } else if !gone {
-                index.restored(&digest);
-            }
-        }
-        self.room_freed.notify_all();
-        self.tell(&events);
-        events.len()
-    }
-
-    /// Makes room: deletes what eviction chose.
-    pub fn evict(&self, victims: Vec<Entry>) {
-        let gone = self.delete(victims);
-        add(&self.counters.evicted, gone as u64);
     }
 
     pub fn listen(&self, listener: Arc<dyn Listener>) {

@@ -94,11 +94,13 @@ fn story(number: u64) -> u64 {
         let load = disk.load(&f.ctx(), vec![f.load_op(&f.key(n), len_of(n))]).wait().pop().unwrap();
         save.result.is_ok() && matches!(load.result, Ok(Loaded::Hit { .. }))
     });
-    let used = disk.usage().used_bytes.unwrap();
     disk.close().wait().unwrap();
+    let used = disk.usage().used_bytes.unwrap();
     let (bytes, drafts) = lies_there(dir.path());
     assert_eq!(drafts, ["alive"], "unfinished files are left");
     assert_eq!(bytes, used, "what lies there is what the index says");
+    let ledger = std::fs::read(dir.path().join(".kvtier/ledger")).unwrap();
+    assert_eq!(ledger[8..], bytes.to_le_bytes(), "what the ledger says lies there");
     assert!(bytes <= CAPACITY, "over the cap: {bytes}");
     drop(disk);
     assert_eq!(f.arena.stats().free, f.arena.stats().capacity, "memory lost");

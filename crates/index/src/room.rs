@@ -105,10 +105,14 @@ impl Index {
     /// Victims are misses, still counted, until [`evicted`](Self::evicted) or [`restored`](Self::restored) is called
     /// for each; do so whatever became of the deleting, or their room is lost.
     pub fn victims(&mut self, now_ms: u64, need_bytes: u64) -> Vec<Entry> {
-        self.expire_holds(now_ms);
         let staying = (self.books.used - self.books.leaving).saturating_add(self.books.reserved);
         let over = staying.saturating_add(need_bytes).saturating_sub(self.marks.high);
-        let wanted = over.min(self.marks.batch.max(need_bytes));
+        self.squeeze(now_ms, over.min(self.marks.batch.max(need_bytes)))
+    }
+
+    /// Victims of `wanted` bytes or a little more, however much room the marks leave: the medium itself is short of it.
+    pub fn squeeze(&mut self, now_ms: u64, wanted: u64) -> Vec<Entry> {
+        self.expire_holds(now_ms);
         let (mut victims, mut freed) = (Vec::new(), 0);
         while freed < wanted && victims.len() < VICTIMS_MAX {
             let Some(slot) = self.policy.victim() else { break };

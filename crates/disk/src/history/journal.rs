@@ -1,0 +1,174 @@
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use kvtier_index::journal::{self as format, Record};
+
+use super::unix_ms;
+
+/// The most records that wait for a flush; beyond that the oldest touches are worth least, and new ones are dropped.
+const WAITING_MAX: usize = 1 << 17;
+/// A journal file longer than this is followed by a new one.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+
+/// This process's journal: `.kvtier/journal/<corner>.<number>`.
+#[derive(Debug)]
+pub struct Journal {
+    dir: PathBuf,
+    name: String,
+    waiting: Mutex<Vec<Record>>,
+    file: Mutex<Tail>,
+}
+
+#[derive(Debug, Default)]
+struct Tail {
+    file: Option<File>,
+    number: u64,
+    bytes: u64,
+    /// Bytes written since the last snapshot, in all files.
+    since_snapshot: u64,
+}
+
+impl Journal {
+    /// The journal of the process whose corner is `name`.
+    pub fn new(own: &Path, name: &str) -> Self {
+        let (waiting, file) = (Mutex::default(), Mutex::default());
+        Journal { dir: own.join("journal"), name: name.to_owned(), waiting, file }
+    }
+
+    /// Notes what happened; it is written at the next [`flush`](Journal::flush).
+    pub fn note(&self, records: impl IntoIterator<Item = Record>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        for record in records {
+            if waiting.len() < WAITING_MAX {
+                waiting.push(record);
+            }
+        }
+    }
+
+    /// Writes what waits. A part that could not be written is given up, and the rest goes to a new file: nothing behind a torn batch is
+    /// ever read.
+    pub fn flush(&self) -> io::Result<()> {
+        let records = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        format::encode(unix_ms(), &last_touches(records), &mut bytes);
+        let mut tail = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if tail.bytes > FILE_BYTES_MAX {
+            tail.file = None;
+        }
+        let mut file = match tail.file.take() {
+            Some(file) => file,
+            None => {
+                tail.number += 1;
+                tail.bytes = 0;
+                let path = self.dir.join(format!("{}.{}", self.name, tail.number));
+                OpenOptions::new().append(true).create(true).open(path)?
+            }
+        };
+        file.write_all(&bytes)?;
+        tail.bytes += bytes.len() as u64;
+        tail.since_snapshot += bytes.len() as u64;
+        tail.file = Some(file);
+        Ok(())
+    }
+
+    /// Bytes written since the last snapshot.
+    pub fn since_snapshot(&self) -> u64 {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).since_snapshot
+    }
+
+    /// A snapshot holds all that was flushed: a new file is begun. Answers the number before which files are not needed any more.
+    pub fn begin_anew(&self) -> u64 {
+        let mut tail = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        *tail = Tail { number: tail.number, ..Tail::default() };
+        tail.number + 1
+    }
+}
+
+/// Of several touches of one chunk the last is enough.
+fn last_touches(records: Vec<Record>) -> Vec<Record> {
+    let mut seen = HashSet::new();
+    let mut kept: Vec<Record> = records
+        .into_iter()
+        .rev()
+        .filter(|record| if let Record::Touch(digest) = record { seen.insert(*digest) } else { true })
+        .collect();
+    kept.reverse();
+    kept
+}
+
+/// Reads the journals of all processes, each from where it stopped.
+#[derive(Debug)]
+pub struct Reader {
+    dir: PathBuf,
+    /// Batches written before are in the snapshot.
+    from_ms: u64,
+    read_to: BTreeMap<String, usize>,
+}
+
+impl Reader {
+    /// Reads what was written after `from_ms`.
+    pub fn new(own: &Path, from_ms: u64) -> Self {
+        Reader { dir: own.join("journal"), from_ms, read_to: BTreeMap::new() }
+    }
+
+    /// What has been written since the last call, in the order of time; not the journal of the process `but`, which knows its own.
+    pub fn read(&mut self, but: Option<&str>) -> io::Result<Vec<Record>> {
+        let mut batches = Vec::new();
+        for name in names(&self.dir)? {
+            if but.is_some_and(|but| owner(&name) == but) {
+                continue;
+            }
+            let bytes = match fs::read(self.dir.join(&name)) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            let from = self.read_to.get(&name).copied().unwrap_or(0).min(bytes.len());
+            let mut journal = format::decode(&bytes[from..]);
+            batches.extend(journal.by_ref().filter(|batch| batch.at_ms > self.from_ms));
+            let read = match journal.end() {
+                Some(kvtier_index::End::Torn { at } | kvtier_index::End::Version { at, .. }) => from + at,
+                _ => bytes.len(),
+            };
+            self.read_to.insert(name, read);
+        }
+        batches.sort_by_key(|batch| batch.at_ms);
+        Ok(batches.into_iter().flat_map(|batch| batch.records).collect())
+    }
+
+    /// Deletes journals that a new snapshot made superfluous: those of processes that do not live, and our own before number `ours.1`.
+    pub fn forget(&mut self, living: &BTreeSet<String>, ours: (&str, u64)) -> io::Result<()> {
+        for name in names(&self.dir)? {
+            let old = owner(&name) == ours.0 && number(&name).is_none_or(|number| number < ours.1);
+            let read = self.read_to.contains_key(&name);
+            if old || (read && !living.contains(owner(&name))) {
+                fs::remove_file(self.dir.join(&name))?;
+                self.read_to.remove(&name);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many journals were read that are not ours.
+    pub fn others(&self) -> usize {
+        self.read_to.len()
+    }
+}
+
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+/// The corner of the process whose journal it is.
+fn owner(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(owner, _)| owner)
+}
+
+fn number(name: &str) -> Option<u64> {
+    name.rsplit_once('.')?.1.parse().ok()
+}

@@ -1,0 +1,54 @@
+//! What happened to which chunk, so that the order of use survives a restart: a journal of each process, and now and then a snapshot of
+//! the index by one of them. The listing stays the authority on what is there.
+
+mod journal;
+mod snapshot;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kvtier_index::journal::Record;
+use kvtier_index::{Index, snapshot as format};
+
+pub use journal::{Journal, Reader};
+pub use snapshot::write as write_snapshot;
+
+/// Unix time in milliseconds.
+pub fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
+/// Puts the listed chunks of `index` into the order of use that snapshot and journals tell. What they do not tell of is least recent.
+/// Answers the reader of the journals, which knows how far each was read.
+pub fn restore(own: &Path, index: &mut Index) -> io::Result<Reader> {
+    let bytes = match fs::read(own.join("snapshot")) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+        other => other?,
+    };
+    let mut pieces = format::decode(&bytes);
+    let chunks: Vec<_> = pieces.by_ref().collect();
+    let at_ms = pieces.at_ms().unwrap_or(0);
+    // The most recent come first, so that of a torn snapshot the best part is left; they are entered last.
+    for chunk in chunks.iter().rev().flat_map(|piece| piece.iter().rev()) {
+        apply(index, &Record::Insert(*chunk));
+    }
+    drop(chunks);
+    let mut reader = Reader::new(own, at_ms);
+    for record in reader.read(None)? {
+        apply(index, &record);
+    }
+    Ok(reader)
+}
+
+/// Takes over what a record says about a chunk that the index knows.
+pub fn apply(index: &mut Index, record: &Record) {
+    match record {
+        Record::Touch(digest) => index.touch_batch(&[*digest]),
+        Record::Insert(chunk) if index.get(&chunk.digest).is_some_and(|known| known.chunk.len == chunk.len) => {
+            let _ = index.insert(*chunk);
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,116 @@
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind as Io, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use super::open_rw;
+
+/// A corner of another host is taken for abandoned when its process has not shown itself for so long: locks may not reach across hosts.
+const OTHER_HOST_DEAD_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// This process's own directory below `.kvtier/tmp`: nobody else writes there while we live.
+#[derive(Debug)]
+pub struct Corner {
+    path: PathBuf,
+    name: String,
+    dir: OwnedFd,
+    /// Held locked while we live, so that others can tell our unfinished files from a dead process's.
+    alive: File,
+    next: AtomicU64,
+}
+
+impl Corner {
+    /// Makes this process's corner and locks it.
+    pub fn settle(tmp: &Path) -> io::Result<Self> {
+        for n in 0..u32::MAX {
+            let name = format!("{}.{}.{n}", host()?, std::process::id());
+            let path = tmp.join(&name);
+            match fs::create_dir(&path) {
+                Err(e) if e.kind() == Io::AlreadyExists => continue,
+                other => other?,
+            }
+            let mut alive = open_rw(&path.join("alive"))?;
+            alive.lock()?;
+            alive.write_all(b"locked while its process lives\n")?;
+            let dir = File::open(&path)?.into();
+            return Ok(Corner { path, name, dir, alive, next: AtomicU64::new(0) });
+        }
+        Err(io::Error::other("no free name"))
+    }
+
+    /// Its name: host, process, and which of the process's tiers.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The corner, open.
+    pub fn dir(&self) -> &OwnedFd {
+        &self.dir
+    }
+
+    /// A number that no unfinished file here has had.
+    pub fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Shows processes of other hosts that we live.
+    pub fn show(&self) -> io::Result<()> {
+        self.alive.set_modified(SystemTime::now())
+    }
+}
+
+impl Drop for Corner {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn host() -> io::Result<String> {
+    let host = nix::unistd::gethostname()?;
+    Ok(host.to_string_lossy().replace(['/', '.'], "_"))
+}
+
+/// The names of the corners whose processes live.
+pub fn living(tmp: &Path) -> io::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for corner in fs::read_dir(tmp)? {
+        let corner = corner?;
+        let name = corner.file_name().to_string_lossy().into_owned();
+        if !is_dead(&corner.path(), &name)? {
+            names.insert(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Removes the corners of processes that are no more; answers whether there were any.
+pub fn clear_dead(tmp: &Path) -> io::Result<bool> {
+    let mut any = false;
+    for corner in fs::read_dir(tmp)? {
+        let corner = corner?;
+        if is_dead(&corner.path(), &corner.file_name().to_string_lossy())? {
+            fs::remove_dir_all(corner.path())?;
+            any = true;
+        }
+    }
+    Ok(any)
+}
+
+/// Whether nobody holds the corner's lock, and, for another host's, has not shown itself for long.
+fn is_dead(corner: &Path, name: &str) -> io::Result<bool> {
+    let file = match OpenOptions::new().write(true).open(corner.join("alive")) {
+        Ok(file) => file,
+        Err(e) => return Ok(e.kind() == Io::NotFound),
+    };
+    if file.try_lock().is_err() {
+        return Ok(false);
+    }
+    if name.split('.').next() == Some(&host()?) {
+        return Ok(true);
+    }
+    let shown = file.metadata()?.modified()?;
+    Ok(shown.elapsed().is_ok_and(|since| since > OTHER_HOST_DEAD_AFTER))
+}

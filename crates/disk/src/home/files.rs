@@ -1,0 +1,175 @@
+//! What is done to chunk files, each as few system calls as it takes.
+
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind as Io};
+use std::os::unix::fs::MetadataExt;
+
+use kvtier_key::Digest;
+use nix::dir::Dir;
+use nix::fcntl::{FallocateFlags, OFlag, RenameFlags, fallocate, openat, renameat, renameat2};
+use nix::sys::stat::{FileStat, Mode, fstatat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::Home;
+use crate::name;
+
+/// An unfinished file in this process's corner.
+#[derive(Debug)]
+pub struct Draft(String);
+
+/// Which file it is and what was last written to it: a name may come to mean another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    inode: u64,
+    written: (i64, i64),
+}
+
+impl FileId {
+    /// Of an open file.
+    pub fn of(meta: &Metadata) -> Self {
+        FileId { inode: meta.ino(), written: (meta.mtime(), meta.mtime_nsec()) }
+    }
+
+    fn of_stat(stat: &FileStat) -> Self {
+        FileId { inode: stat.st_ino, written: (stat.st_mtime, stat.st_mtime_nsec) }
+    }
+}
+
+impl Home {
+    /// Opens a chunk's file for direct reads.
+    pub fn open_chunk(&self, digest: &Digest, len: u64) -> io::Result<File> {
+        let path = name::relative(digest, len);
+        direct_or_not(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| {
+            openat(&self.dir, path.as_str(), flags, Mode::empty())
+        })
+    }
+
+    /// Makes an unfinished file of `len` bytes of room for direct writes.
+    pub fn create(&self, len: u64) -> io::Result<(Draft, File)> {
+        let draft = Draft(self.corner.number().to_string());
+        let made = direct_or_not(OFlag::O_WRONLY | OFlag::O_CREAT, |flags| {
+            openat(self.corner.dir(), draft.0.as_str(), flags, Mode::from_bits_truncate(0o644))
+        });
+        let file = made.inspect_err(|_| drop(self.unlink_draft(&draft)))?;
+        // Without this, direct writes that grow a file wait for one another. Where it is not supported, they just do.
+        match fallocate(&file, FallocateFlags::empty(), 0, len.cast_signed()) {
+            Err(e @ (nix::Error::ENOSPC | nix::Error::EDQUOT | nix::Error::EIO)) => {
+                let _ = self.unlink_draft(&draft);
+                Err(e.into())
+            }
+            _ => Ok((draft, file)),
+        }
+    }
+
+    /// Makes a chunk's file an unfinished one, to be written over: its blocks are there already. `None` when the chunk has no such file.
+    pub fn recycle(&self, digest: &Digest, len: u64) -> io::Result<Option<Draft>> {
+        let draft = Draft(self.corner.number().to_string());
+        match renameat(&self.dir, name::relative(digest, len).as_str(), self.corner.dir(), draft.0.as_str()) {
+            Ok(()) => Ok(Some(draft)),
+            Err(nix::Error::ENOENT) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Opens an unfinished file for direct writes; `None` when it has not the length wanted.
+    pub fn reopen(&self, draft: &Draft, len: u64) -> io::Result<Option<File>> {
+        let file = direct_or_not(OFlag::O_WRONLY | OFlag::O_NOFOLLOW, |flags| {
+            openat(self.corner.dir(), draft.0.as_str(), flags, Mode::empty())
+        })?;
+        Ok((file.metadata()?.len() == len).then_some(file))
+    }
+
+    /// Gives an unfinished file a chunk's name, at once and whole. Answers whether another file had that name until now.
+    pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
+        let (corner, draft, name) = (self.corner.dir(), draft.0.as_str(), name::relative(digest, len));
+        match renameat2(corner, draft, &self.dir, name.as_str(), RenameFlags::RENAME_NOREPLACE) {
+            Ok(()) => Ok(false),
+            Err(nix::Error::EEXIST) => Ok(renameat(corner, draft, &self.dir, name.as_str()).map(|()| true)?),
+            // A file system that cannot ask and rename in one step.
+            Err(nix::Error::EINVAL) => {
+                let replaced = self.find(digest, len)?.is_some();
+                Ok(renameat(corner, draft, &self.dir, name.as_str()).map(|()| replaced)?)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Brings a chunk's name to the device.
+    pub fn sync_name(&self, digest: &Digest) -> io::Result<()> {
+        File::open(name::shard(&self.root, digest.as_bytes()[0]))?.sync_all()
+    }
+
+    /// Brings everything written to this file system to the device.
+    pub fn sync_all(&self) -> io::Result<()> {
+        Ok(nix::unistd::syncfs(&self.dir)?)
+    }
+
+    /// Deletes an unfinished file.
+    pub fn unlink_draft(&self, draft: &Draft) -> io::Result<()> {
+        Ok(unlinkat(self.corner.dir(), draft.0.as_str(), UnlinkatFlags::NoRemoveDir)?)
+    }
+
+    /// Deletes a chunk's file. `false` when there was none.
+    pub fn delete(&self, digest: &Digest, len: u64) -> io::Result<bool> {
+        match unlinkat(&self.dir, name::relative(digest, len).as_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) => Ok(true),
+            Err(nix::Error::ENOENT) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Which file a chunk's name means now; `None` for none.
+    pub fn find(&self, digest: &Digest, len: u64) -> io::Result<Option<FileId>> {
+        match fstatat(&self.dir, name::relative(digest, len).as_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(FileId::of_stat(&stat))),
+            Err(nix::Error::ENOENT) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Bytes of the unfinished files in all corners.
+    pub fn drafts_bytes(&self) -> io::Result<u64> {
+        let mut bytes = 0;
+        for corner in std::fs::read_dir(self.own().join("tmp"))? {
+            // A process may be leaving: what is gone is not counted.
+            for file in std::fs::read_dir(corner?.path()).into_iter().flatten().flatten() {
+                let chunk = file.file_name() != "alive";
+                bytes += file.metadata().map_or(0, |meta| if chunk { meta.len() } else { 0 });
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// All chunks by name, in no order: nothing is opened and nothing is asked of any file.
+    pub fn list(&self, mut each: impl FnMut(Digest, u64)) -> io::Result<()> {
+        for shard in 0..=255u8 {
+            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+            let mut dir = match Dir::openat(&self.dir, format!("{shard:02x}").as_str(), flags, Mode::empty()) {
+                Err(nix::Error::ENOENT) => continue,
+                other => other?,
+            };
+            for entry in dir.iter() {
+                if let Some((digest, len)) = entry?.file_name().to_str().ok().and_then(name::parse)
+                    && digest.as_bytes()[0] == shard
+                {
+                    each(digest, len);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens with `O_DIRECT`, or, on a file system without direct I/O, through the page cache.
+fn direct_or_not(flags: OFlag, open: impl Fn(OFlag) -> nix::Result<std::os::fd::OwnedFd>) -> io::Result<File> {
+    let flags = flags | OFlag::O_CLOEXEC;
+    match open(flags | OFlag::O_DIRECT) {
+        Err(nix::Error::EINVAL) => Ok(open(flags)?.into()),
+        other => other.map(File::from).map_err(io::Error::from),
+    }
+}
+
+/// Whether the error says that the medium has no room.
+pub fn is_full(e: &io::Error) -> bool {
+    matches!(e.kind(), Io::StorageFull | Io::QuotaExceeded)
+}

@@ -1,0 +1,93 @@
+//! A tier's directory on disk: its manifest, its 256 shards, this process's own corner for unfinished files, and the quarantine.
+
+mod corner;
+mod files;
+mod manifest;
+mod medium;
+mod quarantine;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind as Io};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use kvtier_core::{Error, ErrorKind};
+
+pub use corner::{Corner, living};
+pub use files::{Draft, FileId, is_full};
+pub use medium::{is_local, sizes};
+
+use crate::name;
+
+/// A directory that is open, and this process's place in it.
+#[derive(Debug)]
+pub struct Home {
+    root: PathBuf,
+    /// The root, open: names are short and the way to them is not walked again for each chunk.
+    dir: OwnedFd,
+    corner: Corner,
+    /// Whether a process had died here with work under way.
+    pub found_dead: bool,
+}
+
+impl Home {
+    /// Opens or creates the directory, clears what dead processes left unfinished, and registers this process.
+    pub fn open(root: &Path) -> Result<Self, Error> {
+        let at = |what: &str, path: &Path| {
+            let what = format!("cannot {what} {}; check the path, its permissions and free space", path.display());
+            move |e: io::Error| Error::new(kind_of(&e), what).with_source(e)
+        };
+        let own = root.join(".kvtier");
+        fs::create_dir_all(root).map_err(at("create", root))?;
+        manifest::refuse_foreign(root, &own)?;
+        for dir in ["", "tmp", "quarantine", "journal"] {
+            fs::create_dir(own.join(dir)).or_else(exists_is_fine).map_err(at("create", &own.join(dir)))?;
+        }
+        // One process at a time registers or clears, so that nobody takes a corner being made for an abandoned one.
+        let door = open_rw(&own.join("door")).map_err(at("open", &own.join("door")))?;
+        door.lock().map_err(at("lock", &own.join("door")))?;
+        manifest::agree(root, &own)?;
+        for shard in 0..=255 {
+            let shard = name::shard(root, shard);
+            fs::create_dir(&shard).or_else(exists_is_fine).map_err(at("create", &shard))?;
+        }
+        let found_dead = corner::clear_dead(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?;
+        let corner = Corner::settle(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
+        let dir = File::open(root).map_err(at("open", root))?;
+        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, found_dead })
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The directory's own affairs.
+    pub fn own(&self) -> PathBuf {
+        self.root.join(".kvtier")
+    }
+
+    /// This process's corner.
+    pub fn corner(&self) -> &Corner {
+        &self.corner
+    }
+}
+
+/// The kind of error a failed system call is to the caller.
+pub fn kind_of(e: &io::Error) -> ErrorKind {
+    match e.kind() {
+        Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorKind::Denied,
+        Io::StorageFull | Io::QuotaExceeded => ErrorKind::Full,
+        Io::NotADirectory | Io::InvalidInput | Io::InvalidFilename => ErrorKind::Invalid,
+        _ => ErrorKind::Io,
+    }
+}
+
+fn exists_is_fine(e: io::Error) -> io::Result<()> {
+    if e.kind() == Io::AlreadyExists { Ok(()) } else { Err(e) }
+}
+
+/// Opens a file for reading and writing, made if it is not there.
+pub fn open_rw(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}

@@ -1,0 +1,165 @@
+//! What has to be done now and then, on a thread of its own: flush the journal, share the ledger, take snapshots, tidy up.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::counters::add;
+use crate::history::{self, Reader};
+use crate::home::{living, open_rw};
+use crate::mover::Mover;
+use crate::shared::Shared;
+
+/// How often the ledger of a file system with slow locks is shared, and how often anything is looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// How often free space is looked at, and the quarantine.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// A snapshot is taken when so much was journaled since the last one.
+const SNAPSHOT_AFTER_BYTES: u64 = 4 << 20;
+
+/// The thread; [`close`](Keeper::close) lets it do everything once more.
+pub struct Keeper {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    pub fn start<M: Mover>(mut chores: Chores<M>) -> io::Result<Self> {
+        let stop = Arc::<(Mutex<bool>, Condvar)>::default();
+        let theirs = Arc::clone(&stop);
+        let name = format!("{}-keeper", chores.shared.caps.name);
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let (stop, bell) = &*theirs;
+            let mut stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);
+            while !*stopped {
+                stopped = bell.wait_timeout(stopped, chores.tick).unwrap_or_else(PoisonError::into_inner).0;
+                let last = *stopped;
+                drop(stopped);
+                chores.round(last);
+                stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);
+            }
+        })?;
+        Ok(Keeper { stop, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Everything once more, then the end.
+    pub fn close(&self) {
+        *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop.1.notify_all();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What there is to do.
+pub struct Chores<M: Mover> {
+    shared: Arc<Shared<M>>,
+    reader: Reader,
+    tick: Duration,
+    flush_every: Duration,
+    flushed: Instant,
+    looked: Instant,
+    free_min_bytes: u64,
+    /// Whoever holds this file's lock merges journals and takes snapshots.
+    evictor: File,
+    leads: bool,
+    /// Journals of dead processes wait to be merged into a snapshot.
+    inherited: bool,
+}
+
+impl<M: Mover> Chores<M> {
+    /// The chores of a tier that was just opened.
+    pub fn new(
+        shared: &Arc<Shared<M>>,
+        reader: Reader,
+        flush_every: Duration,
+        free_min_bytes: u64,
+    ) -> io::Result<Self> {
+        let evictor = open_rw(&shared.home.own().join("evictor"))?;
+        let (flushed, inherited) = (Instant::now(), reader.others() > 0);
+        let shared = Arc::clone(shared);
+        let tick = TICK.min(flush_every);
+        let looked = flushed;
+        Ok(Chores {
+            shared,
+            reader,
+            tick,
+            flush_every,
+            flushed,
+            looked,
+            free_min_bytes,
+            evictor,
+            leads: false,
+            inherited,
+        })
+    }
+
+    /// One round; everything that is due, or in the `last` one everything.
+    fn round(&mut self, last: bool) {
+        self.tell("share the ledger", |chores| chores.shared.ledger.fold());
+        if last || self.flushed.elapsed() >= self.flush_every {
+            self.flushed = Instant::now();
+            self.tell("write the journal", |chores| {
+                chores.shared.home.corner().show()?;
+                chores.shared.journal.flush()
+            });
+            self.leads = self.leads || self.evictor.try_lock().is_ok();
+            let much = self.shared.journal.since_snapshot() >= SNAPSHOT_AFTER_BYTES;
+            if self.leads && (last || much || std::mem::take(&mut self.inherited)) {
+                self.tell("take a snapshot", Chores::snapshot);
+            }
+        }
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.looked = Instant::now();
+            self.tell("look after the directory", Chores::look_after);
+        }
+    }
+
+    fn tell(&mut self, what: &str, chore: impl FnOnce(&mut Self) -> io::Result<()>) {
+        if let Err(e) = chore(self) {
+            self.shared.fault(format!("cannot {what}: {e}"));
+        }
+    }
+
+    /// Merges what all processes noted, and writes down the order of use.
+    fn snapshot(&mut self) -> io::Result<()> {
+        let (shared, at_ms) = (&self.shared, history::unix_ms());
+        let (own, name) = (shared.home.own(), shared.home.corner().name());
+        shared.journal.flush()?;
+        let living: BTreeSet<String> = living(&own.join("tmp"))?;
+        let merged = self.reader.read(Some(name))?;
+        for some in merged.chunks(4096) {
+            let mut index = shared.index();
+            some.iter().for_each(|record| history::apply(&mut index, record));
+        }
+        let number = shared.journal.begin_anew();
+        history::write_snapshot(&own, &shared.index, at_ms)?;
+        self.reader.forget(&living, (name, number))
+    }
+
+    /// Old quarantine goes; a medium that others fill gets some of our room before it is full.
+    fn look_after(&mut self) -> io::Result<()> {
+        let shared = &self.shared;
+        shared.home.trim_quarantine()?;
+        let free = shared.home.free_bytes()?;
+        let short = self.free_min_bytes.saturating_sub(free);
+        if short > 0 {
+            add(&shared.counters.medium_full, 1);
+            let victims = shared.index().squeeze(shared.now_ms(), short);
+            shared.evict(victims);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keeper")
+    }
+}

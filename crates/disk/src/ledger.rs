@@ -1,0 +1,160 @@
+//! One number that all processes over a directory share: how many bytes lie there or are being written.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::home::open_rw;
+
+const MAGIC: [u8; 8] = *b"KVTLEDG1";
+const BYTES: usize = 16;
+
+/// The file `.kvtier/ledger`: magic, then the bytes in use as a little-endian u64. Changed under its lock; a process that is killed leaves
+/// at most what it was writing counted, until the next start counts anew.
+#[derive(Debug)]
+pub struct Ledger {
+    file: Mutex<File>,
+    /// Fold every change into the file at once; otherwise when [`fold`](Ledger::fold) is called.
+    exact: bool,
+    /// Changes of ours that are not in the file yet.
+    ours: AtomicI64,
+    /// What the file said last.
+    known: AtomicU64,
+}
+
+impl Ledger {
+    /// Opens the ledger. `exact` is for file systems where a lock costs microseconds; elsewhere changes wait for [`fold`](Ledger::fold).
+    pub fn open(own: &Path, exact: bool) -> io::Result<Self> {
+        let file = open_rw(&own.join("ledger"))?;
+        Ok(Ledger { file: Mutex::new(file), exact, ours: AtomicI64::new(0), known: AtomicU64::new(0) })
+    }
+
+    /// Counts `bytes` more, unless the total would then be over `cap`: then answers `false`.
+    pub fn take(&self, bytes: u64, cap: u64) -> io::Result<bool> {
+        if self.exact {
+            return self.change(|total| total.checked_add(bytes).filter(|total| *total <= cap));
+        }
+        let ours = self.ours.fetch_add(bytes.cast_signed(), Ordering::AcqRel) + bytes.cast_signed();
+        let fits = self.known.load(Ordering::Acquire).saturating_add_signed(ours) <= cap;
+        if !fits {
+            self.ours.fetch_sub(bytes.cast_signed(), Ordering::AcqRel);
+        }
+        Ok(fits)
+    }
+
+    /// Counts `bytes` less.
+    pub fn give(&self, bytes: u64) -> io::Result<()> {
+        if self.exact {
+            return self.change(|total| Some(total.saturating_sub(bytes))).map(drop);
+        }
+        self.ours.fetch_sub(bytes.cast_signed(), Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Brings changes that wait into the file, and learns those of others.
+    pub fn fold(&self) -> io::Result<()> {
+        let ours = self.ours.swap(0, Ordering::AcqRel);
+        let folded = self.change(|total| Some(total.saturating_add_signed(ours)));
+        if folded.is_err() {
+            self.ours.fetch_add(ours, Ordering::AcqRel);
+        }
+        folded.map(drop)
+    }
+
+    /// Sets the total to what `count` finds, while nobody changes it. A ledger that nobody wrote or that is damaged is set too; otherwise
+    /// only `if_whole`.
+    pub fn recount(&self, if_whole: bool, count: impl FnOnce() -> io::Result<u64>) -> io::Result<()> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.lock()?;
+        let set = read(&file).and_then(|total| match total {
+            Some(_) if !if_whole => Ok(()),
+            _ => count().and_then(|total| {
+                self.ours.store(0, Ordering::Release);
+                self.write(&file, total)
+            }),
+        });
+        file.unlock()?;
+        set
+    }
+
+    fn change(&self, change: impl FnOnce(u64) -> Option<u64>) -> io::Result<bool> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.lock()?;
+        let changed = read(&file).and_then(|total| match change(total.unwrap_or(0)) {
+            Some(total) => self.write(&file, total).map(|()| true),
+            None => {
+                self.known.store(total.unwrap_or(0), Ordering::Release);
+                Ok(false)
+            }
+        });
+        file.unlock()?;
+        changed
+    }
+
+    fn write(&self, file: &File, total: u64) -> io::Result<()> {
+        let mut bytes = [0; BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..].copy_from_slice(&total.to_le_bytes());
+        self.known.store(total, Ordering::Release);
+        file.write_all_at(&bytes, 0)
+    }
+}
+
+/// The total; `None` for a ledger that was never written or is damaged.
+fn read(file: &File) -> io::Result<Option<u64>> {
+    let mut bytes = [0; BYTES];
+    match file.read_exact_at(&mut bytes, 0) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    }
+    let (magic, total) = bytes.split_at(8);
+    Ok(total.try_into().ok().filter(|_| magic == MAGIC).map(u64::from_le_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn total(ledger: &Ledger) -> u64 {
+        read(&ledger.file.lock().unwrap()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn two_share_one_total_and_a_damaged_one_is_counted_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (Ledger::open(dir.path(), true).unwrap(), Ledger::open(dir.path(), true).unwrap());
+        a.recount(false, || Ok(10)).unwrap();
+        b.recount(false, || panic!("it is whole")).unwrap();
+        assert!(a.take(50, 100).unwrap());
+        assert!(!b.take(50, 100).unwrap());
+        assert!(b.take(40, 100).unwrap());
+        a.give(60).unwrap();
+        assert!(b.take(60, 100).unwrap());
+        assert_eq!(total(&b), 100);
+        std::fs::write(dir.path().join("ledger"), "junk that is long enough").unwrap();
+        b.recount(false, || Ok(70)).unwrap();
+        assert!(!a.take(31, 100).unwrap());
+    }
+
+    #[test]
+    fn where_locks_are_slow_changes_wait_for_the_fold() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (Ledger::open(dir.path(), false).unwrap(), Ledger::open(dir.path(), false).unwrap());
+        a.recount(true, || Ok(0)).unwrap();
+        assert!(a.take(60, 100).unwrap() && !a.take(60, 100).unwrap());
+        assert!(b.take(60, 100).unwrap(), "b cannot know yet");
+        a.fold().unwrap();
+        b.fold().unwrap();
+        assert_eq!(total(&a), 120);
+        assert!(!b.take(1, 100).unwrap());
+        b.give(30).unwrap();
+        b.fold().unwrap();
+        assert_eq!(total(&a), 90);
+        assert!(!a.take(50, 100).unwrap(), "a does not know yet");
+        a.fold().unwrap();
+        assert!(a.take(10, 100).unwrap());
+    }
+}

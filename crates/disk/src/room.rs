@@ -1,0 +1,237 @@
+//! Room for a file: claimed in the index and in the ledger before it is written, made by eviction where there is none.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvtier_core::{Event, ShedReason};
+use kvtier_index::journal::Record;
+use kvtier_index::{Chunk, Entry, Refusal, Reservation, Reserve};
+
+use crate::counters::add;
+use crate::home::Draft;
+use crate::mover::Mover;
+use crate::name;
+use crate::shared::Shared;
+
+/// How long a save waits for room that others are freeing before it is shed.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long to sleep when only another process can free room.
+const OTHERS_WAIT: Duration = Duration::from_millis(20);
+
+/// Room for one file of `bytes`. Whoever drops it gives it back.
+#[derive(Debug)]
+pub struct Room<M: Mover> {
+    shared: Arc<Shared<M>>,
+    bytes: u64,
+    reservation: Option<Reservation>,
+    /// The ledger counts `bytes` for us.
+    counted: bool,
+    /// A victim's file of just this length, to be written over.
+    spare: Option<Draft>,
+}
+
+impl<M: Mover> Room<M> {
+    /// Claims room for a file of `bytes`, evicting what the index chooses.
+    pub fn claim(shared: &Arc<Shared<M>>, bytes: u64, deadline: Instant) -> Result<Self, ShedReason> {
+        let mut room = Room { shared: Arc::clone(shared), bytes, reservation: None, counted: false, spare: None };
+        let patience = deadline.min(Instant::now() + ROOM_WAIT_MAX);
+        let mut refused = 0;
+        loop {
+            let asked = shared.index().reserve(shared.now_ms(), bytes);
+            match asked {
+                Reserve::Granted(reservation) => {
+                    room.reservation = Some(reservation);
+                    if room.counted || shared.count(bytes) {
+                        room.counted = true;
+                        return Ok(room);
+                    }
+                    room.release();
+                    // What fills the directory are files that the index does not know, or a process that died counted.
+                    match refused {
+                        0 => shared.look_around(),
+                        1 => shared.recount(),
+                        _ => room.wait_for_others(patience)?,
+                    }
+                    refused += 1;
+                }
+                Reserve::Evict(victims) => room.take_from(victims),
+                Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
+                Reserve::Full(_) => return Err(ShedReason::Full),
+                _ => room.wait(patience)?,
+            }
+        }
+    }
+
+    /// The unfinished file to write over, if eviction left one.
+    pub fn spare(&mut self) -> Option<Draft> {
+        self.spare.take()
+    }
+
+    /// The file is published: what was claimed is now counted as there.
+    pub fn spend(mut self) -> Option<Reservation> {
+        self.counted = false;
+        self.reservation.take()
+    }
+
+    /// Makes room on a medium that is full before its cap. Answers whether anything went.
+    pub fn squeeze(&self) -> bool {
+        let victims = self.shared.index().squeeze(self.shared.now_ms(), self.bytes);
+        self.shared.evict(victims) > 0
+    }
+
+    /// Evicts; the first victim whose file has our length is not deleted but becomes ours.
+    fn take_from(&mut self, victims: Vec<Entry>) {
+        let (shared, mut rest) = (Arc::clone(&self.shared), Vec::with_capacity(victims.len()));
+        for victim in victims {
+            if self.spare.is_some() || self.counted || victim.chunk.bytes != self.bytes || !self.recycle(&victim.chunk)
+            {
+                rest.push(victim);
+            }
+        }
+        shared.evict(rest);
+    }
+
+    /// Takes over a victim's file, and with it its place in the ledger.
+    fn recycle(&mut self, victim: &Chunk) -> bool {
+        let (shared, digest) = (Arc::clone(&self.shared), &victim.digest);
+        let one = shared.name(digest);
+        if shared.readers.has(digest) || !shared.index().is_leaving(digest) {
+            return false;
+        }
+        let Ok(Some(draft)) = shared.home.recycle(digest, victim.len) else { return false };
+        shared.index().evicted(digest);
+        shared.journal.note([Record::Remove(*digest)]);
+        drop(one);
+        add(&shared.counters.evicted, 1);
+        add(&shared.counters.recycled, 1);
+        shared.tell(&[Event::Gone { key: *digest, len: victim.len }]);
+        (self.spare, self.counted) = (Some(draft), true);
+        true
+    }
+
+    fn release(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            self.shared.index().cancel(reservation);
+        }
+    }
+
+    fn wait(&self, patience: Instant) -> Result<(), ShedReason> {
+        let left = patience.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ShedReason::Full);
+        }
+        let index = self.shared.index();
+        drop(self.shared.room_freed.wait_timeout(index, left).unwrap_or_else(PoisonError::into_inner));
+        Ok(())
+    }
+
+    fn wait_for_others(&self, patience: Instant) -> Result<(), ShedReason> {
+        if Instant::now() + OTHERS_WAIT >= patience {
+            return Err(ShedReason::Full);
+        }
+        std::thread::sleep(OTHERS_WAIT);
+        Ok(())
+    }
+}
+
+impl<M: Mover> Drop for Room<M> {
+    fn drop(&mut self) {
+        if let Some(spare) = self.spare.take() {
+            let _ = self.shared.home.unlink_draft(&spare);
+        }
+        if self.counted {
+            self.shared.uncount(self.bytes);
+        }
+        if self.reservation.is_some() {
+            self.release();
+            self.shared.room_freed.notify_all();
+        }
+    }
+}
+
+impl<M: Mover> Shared<M> {
+    /// Counts `bytes` in the ledger if they fit below the cap. A ledger that cannot be used refuses nothing: the index's own cap holds.
+    fn count(&self, bytes: u64) -> bool {
+        self.ledger.take(bytes, self.capacity_bytes).unwrap_or_else(|e| {
+            self.fault(format!("cannot use the ledger: {e}"));
+            true
+        })
+    }
+
+    /// Counts `bytes` less.
+    pub fn uncount(&self, bytes: u64) {
+        if let Err(e) = self.ledger.give(bytes) {
+            self.fault(format!("cannot use the ledger: {e}"));
+        }
+    }
+
+    /// Learns of all files in the directory, whoever wrote them.
+    fn look_around(&self) {
+        let mut strangers = Vec::new();
+        let listed = self.home.list(|digest, len| strangers.push((digest, len)));
+        if let Err(e) = listed {
+            self.fault(format!("cannot list the directory: {e}"));
+        }
+        let mut index = self.index();
+        strangers.retain(|(digest, _)| {
+            index.get(digest).is_none() && !index.is_leaving(digest) && !index.is_suspect(digest)
+        });
+        for (digest, len) in strangers {
+            let _ = index.insert(Chunk::new(digest, len, name::file_len(len)));
+        }
+    }
+
+    /// Counts anew what lies there and what is being written.
+    fn recount(&self) {
+        if let Err(e) = self.ledger.recount(true, || self.lies_there()) {
+            self.fault(format!("cannot count the files: {e}"));
+        }
+    }
+
+    /// Bytes of chunk files, and of unfinished files of processes that live.
+    pub fn lies_there(&self) -> std::io::Result<u64> {
+        let mut bytes = self.home.drafts_bytes()?;
+        self.home.list(|_, len| bytes += name::file_len(len))?;
+        Ok(bytes)
+    }
+
+    /// Deletes what eviction chose. Answers how many are gone.
+    pub fn evict(&self, victims: Vec<Entry>) -> usize {
+        let gone = self.delete(victims);
+        add(&self.counters.evicted, gone as u64);
+        gone
+    }
+
+    /// Deletes what the index marked as leaving, and says so. What cannot be deleted stays. Answers how many are gone.
+    pub fn delete(&self, victims: Vec<Entry>) -> usize {
+        let gone: Vec<Event> = victims.iter().filter_map(|victim| self.delete_one(&victim.chunk)).collect();
+        if !victims.is_empty() {
+            self.room_freed.notify_all();
+            self.tell(&gone);
+        }
+        gone.len()
+    }
+
+    fn delete_one(&self, victim: &Chunk) -> Option<Event> {
+        let Chunk { digest, len, bytes, .. } = *victim;
+        let _one = self.name(&digest);
+        // Saved again while it waited for its end: it stays.
+        if !self.index().is_leaving(&digest) {
+            return None;
+        }
+        match self.home.delete(&digest, len) {
+            Ok(there) => {
+                if there {
+                    self.uncount(bytes);
+                }
+                self.journal.note([Record::Remove(digest)]);
+                self.index().evicted(&digest).then_some(Event::Gone { key: digest, len })
+            }
+            Err(e) => {
+                self.fault(format!("cannot delete the file of {digest}: {e}"));
+                self.index().restored(&digest);
+                None
+            }
+        }
+    }
+}

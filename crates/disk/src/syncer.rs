@@ -1,0 +1,126 @@
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Called with how the sync went.
+pub type AfterSync = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// A thread that brings to the device, at once, all that was written while it did so the last time. Bounded by the tier's gate, as each
+/// op waits here at most once.
+pub struct Syncer {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    calls: Vec<AfterSync>,
+    closed: bool,
+}
+
+impl Syncer {
+    /// Starts the thread; `sync` does the work.
+    pub fn start(name: &str, sync: impl Fn() -> io::Result<()> + Send + 'static) -> io::Result<Self> {
+        let shared = Arc::<Shared>::default();
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name(format!("{name}-sync")).spawn(move || theirs.run(&sync))?;
+        Ok(Syncer { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Calls `call` when a sync that begins after now has ended. After [`close`](Syncer::close) drops it.
+    pub fn after_sync(&self, call: AfterSync) {
+        let mut waiting = self.shared.lock();
+        if waiting.closed {
+            drop(waiting);
+            return drop(call);
+        }
+        waiting.calls.push(call);
+        drop(waiting);
+        self.shared.work.notify_one();
+    }
+
+    /// Serves who waits, then ends the thread.
+    pub fn close(&self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_one();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, sync: &impl Fn() -> io::Result<()>) {
+        loop {
+            let mut waiting = self.lock();
+            while waiting.calls.is_empty() {
+                if waiting.closed {
+                    return;
+                }
+                waiting = self.work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            }
+            let calls = std::mem::take(&mut waiting.calls);
+            drop(waiting);
+            let synced = sync();
+            for call in calls {
+                call(synced.as_ref().copied().map_err(|e| io::Error::new(e.kind(), e.to_string())));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Syncer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Syncer({} waiting)", self.shared.lock().calls.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    #[test]
+    fn many_wait_for_few_syncs_and_hear_how_it_went() {
+        let syncs = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&syncs);
+        let slow = move || {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            match count.fetch_add(1, Ordering::SeqCst) {
+                0 => Ok(()),
+                _ => Err(io::Error::from_raw_os_error(5)),
+            }
+        };
+        let syncer = Syncer::start("test", slow).unwrap();
+        let (tell, heard) = sync_channel(50);
+        for n in 0..50 {
+            let tell = tell.clone();
+            syncer.after_sync(Box::new(move |synced| tell.send((n, synced.is_ok())).unwrap()));
+            if n == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        syncer.close();
+        drop(tell);
+        let heard: Vec<_> = heard.iter().collect();
+        assert_eq!(heard.len(), 50);
+        assert_eq!((heard[0], heard[49].1), ((0, true), false));
+        assert!(syncs.load(Ordering::SeqCst) <= 3);
+        syncer.after_sync(Box::new(|_| panic!("it is closed")));
+    }
+}

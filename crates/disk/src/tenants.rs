@@ -1,0 +1,87 @@
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
+
+use kvtier_index::TenantId;
+use kvtier_key::Digest;
+
+/// The names behind the index's numbers for tenants: a number is made of the name, so that it is the same in every process, and the file
+/// `.kvtier/tenants` remembers which name it was.
+#[derive(Debug)]
+pub struct Tenants {
+    path: PathBuf,
+    names: RwLock<BTreeMap<TenantId, String>>,
+}
+
+impl Tenants {
+    /// Reads the names that were met before.
+    pub fn open(own: &Path) -> io::Result<Self> {
+        let path = own.join("tenants");
+        let text = match fs::read_to_string(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+            other => other?,
+        };
+        // A line that was cut off, or that names somebody else's number, is left out: it is written again when the tenant is met.
+        let names = text.lines().map(unescape).map(|name| (number(&name), name)).collect();
+        Ok(Tenants { path, names: RwLock::new(names) })
+    }
+
+    /// The number of a tenant.
+    pub fn id(&self, tenant: &str) -> TenantId {
+        let id = number(tenant);
+        if self.names.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id) {
+            return id;
+        }
+        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        if names.insert(id, tenant.to_owned()).is_none() && !tenant.is_empty() {
+            // Only reports lose by it: the number stays right.
+            let _ = append(&self.path, &escape(tenant));
+        }
+        id
+    }
+
+    /// The name of a tenant; empty for one that nobody told of.
+    pub fn name(&self, id: TenantId) -> String {
+        self.names.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned().unwrap_or_default()
+    }
+}
+
+/// 0 for nobody, else made of the name.
+fn number(tenant: &str) -> TenantId {
+    let digest = Digest::of("kvtier tenant", tenant.as_bytes());
+    let [a, b, c, d, ..] = *digest.as_bytes();
+    TenantId(if tenant.is_empty() { 0 } else { u32::from_le_bytes([a, b, c, d]).max(1) })
+}
+
+fn append(path: &Path, line: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    file.write_all(format!("{line}\n").as_bytes())
+}
+
+fn escape(name: &str) -> String {
+    name.replace('%', "%25").replace('\n', "%0A").replace('\r', "%0D")
+}
+
+fn unescape(line: &str) -> String {
+    line.replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_known_to_the_next_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let odd = ["a", "50%0A", "two\nlines\r", "%"];
+        let first = Tenants::open(dir.path()).unwrap();
+        let ids: Vec<_> = odd.iter().map(|name| first.id(name)).collect();
+        assert_eq!(first.id("a"), ids[0]);
+        assert_eq!(first.id(""), TenantId(0));
+        let second = Tenants::open(dir.path()).unwrap();
+        let names: Vec<_> = ids.iter().map(|id| second.name(*id)).collect();
+        assert_eq!(names, odd);
+    }
+}
