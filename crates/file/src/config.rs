@@ -1,6 +1,7 @@
 use std::path::PathBuf;
+use std::time::Duration;
 
-use kvtier_disk::DiskConfig;
+use kvtier_disk::{DiskConfig, Durability};
 use kvtier_uring::EngineKind;
 
 /// How to open a file tier.
@@ -19,6 +20,24 @@ impl FileConfig {
     /// Chooses what moves the bytes; the default asks the machine.
     pub fn with_engine(mut self, engine: EngineKind) -> Self {
         self.engine = engine;
+        self
+    }
+
+    /// Chooses when a save is answered.
+    pub fn with_durability(mut self, durability: Durability) -> Self {
+        self.disk.durability = durability;
+        self
+    }
+
+    /// Sets how often the journal of use is written (10 s): what a process that is killed forgets.
+    pub fn with_flush_every(mut self, interval: Duration) -> Self {
+        self.disk.flush_every = interval;
+        self
+    }
+
+    /// Sets how many bytes of the file system stay free, whatever the cap says; the default is one hundredth of it, at most 1 GiB.
+    pub fn with_free_min(mut self, bytes: u64) -> Self {
+        self.disk.free_min_bytes = Some(bytes);
         self
     }
 

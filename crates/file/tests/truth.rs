@@ -1,0 +1,196 @@
+//! What a directory knows of itself: the order of use and the cap hold across restarts, deaths and neighbours.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use kvtier_core::{Loaded, MissReason, Observe, Saved, ShedReason, Tier};
+use kvtier_file::{Durability, FileConfig, FileTier};
+use kvtier_testkit::conformance::Fixture;
+
+const LEN: usize = 100_000;
+/// The payload padded to pages, and the footer.
+const FILE: u64 = 25 * 4096 + 4096;
+
+fn config(dir: &Path, chunks: u64) -> FileConfig {
+    FileConfig::new(dir, chunks * FILE + FILE / 2).with_flush_every(Duration::from_millis(20))
+}
+
+fn open(dir: &Path, chunks: u64) -> Fixture {
+    Fixture::new(FileTier::open(config(dir, chunks)).unwrap())
+}
+
+fn absent(f: &Fixture, n: u64) -> bool {
+    match f.load(&f.key(n), LEN) {
+        Loaded::Hit { .. } => false,
+        Loaded::Miss(MissReason::Absent) => true,
+        other => panic!("chunk {n}: {other:?}"),
+    }
+}
+
+fn counter(tier: &FileTier, name: &str) -> u64 {
+    tier.status().counters.iter().find(|(n, _)| *n == name).unwrap().1
+}
+
+/// The directory as a process that dies at this moment leaves it: everything but its locks.
+fn as_left_by_the_dead(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let status = std::process::Command::new("cp").arg("-a").arg(dir.join(".")).arg(copy.path()).status().unwrap();
+    assert!(status.success());
+    copy
+}
+
+/// The files in the shards, by inode: one that gets another name while we walk is counted once.
+fn files(dir: &Path) -> BTreeMap<u64, u64> {
+    let shards = fs::read_dir(dir).unwrap().flatten().filter(|e| e.file_name() != ".kvtier");
+    let files = shards.flat_map(|shard| fs::read_dir(shard.path()).unwrap().flatten());
+    files.filter_map(|file| file.metadata().ok()).map(|meta| (meta.ino(), meta.len())).collect()
+}
+
+fn files_bytes(dir: &Path) -> u64 {
+    files(dir).values().sum()
+}
+
+/// What all processes together say they have written and are writing.
+fn ledger(dir: &Path) -> u64 {
+    loop {
+        let bytes = fs::read(dir.join(".kvtier/ledger")).unwrap();
+        if let Some(Ok(total)) = bytes.get(8..16).map(<[u8; 8]>::try_from) {
+            return u64::from_le_bytes(total);
+        }
+    }
+}
+
+#[test]
+fn the_order_of_use_survives_an_orderly_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 10);
+    f.store(&f.keys(0..10), LEN);
+    assert!(!absent(&f, 0) && !absent(&f, 3));
+    drop(f);
+    assert!(dir.path().join(".kvtier/snapshot").exists());
+    let f = open(dir.path(), 4);
+    let there: Vec<u64> = (0..10).filter(|n| !absent(&f, *n)).collect();
+    assert_eq!(there, [0, 3, 8, 9], "the least recently used went first");
+}
+
+#[test]
+fn the_order_of_use_survives_a_death_but_for_the_last_moments() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 10);
+    f.store(&f.keys(0..6), LEN);
+    assert!(!absent(&f, 0) && !absent(&f, 1));
+    // The journal is written within its interval.
+    std::thread::sleep(Duration::from_millis(200));
+    let copy = as_left_by_the_dead(dir.path());
+    let other = open(copy.path(), 3);
+    let there: Vec<u64> = (0..6).filter(|n| !absent(&other, *n)).collect();
+    assert_eq!(there, [0, 1, 5]);
+}
+
+#[test]
+fn a_torn_snapshot_and_torn_journals_cost_order_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..4 {
+        let f = open(dir.path(), 20);
+        (0..6).chain([10 + round]).for_each(|n| assert_ne!(f.save(&f.key(n), LEN), Saved::Shed(ShedReason::Full)));
+        drop(f);
+        let own = dir.path().join(".kvtier");
+        let snapshot = fs::read(own.join("snapshot")).unwrap();
+        let torn = [&[][..], &snapshot[..snapshot.len() / 2], &snapshot[..snapshot.len() - 1], b"not a snapshot"];
+        fs::write(own.join("snapshot"), torn[round as usize]).unwrap();
+        fs::write(own.join("journal/gone.1.0.1"), [&snapshot[..], b"torn"].concat()).unwrap();
+        fs::write(own.join("ledger"), "torn").unwrap();
+        fs::write(own.join("tenants"), "%\n").unwrap();
+        let f = open(dir.path(), 20);
+        assert!((0..6).chain(10..=10 + round).all(|n| !absent(&f, n)), "round {round}");
+    }
+}
+
+#[test]
+fn at_the_cap_victims_are_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let tier = Arc::new(FileTier::open(config(dir.path(), 4)).unwrap());
+    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
+    f.store(&f.keys(0..4), LEN);
+    let before = files(dir.path());
+    f.store(&f.keys(4..20), LEN);
+    assert_eq!(files(dir.path()), before, "the same four files");
+    assert_eq!((counter(&tier, "evicted"), counter(&tier, "recycled")), (16, 16));
+    assert!((0..16).all(|n| absent(&f, n)) && (16..20).all(|n| !absent(&f, n)));
+    // Another length cannot use them.
+    assert_eq!(f.save(&f.key(99), LEN / 2), Saved::Stored);
+    assert_eq!((counter(&tier, "evicted"), counter(&tier, "recycled")), (17, 16));
+    assert!(files_bytes(dir.path()) <= 4 * FILE + FILE / 2);
+}
+
+#[test]
+fn a_damaged_victim_is_not_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 1);
+    f.store(&f.keys([0]), LEN);
+    let path = kvtier_disk::name::path(dir.path(), f.key(0).digest(), LEN as u64);
+    fs::OpenOptions::new().append(true).open(&path).unwrap().set_len(FILE + 4096).unwrap();
+    f.store(&f.keys([1]), LEN);
+    assert!(!absent(&f, 1));
+}
+
+#[test]
+fn two_neighbours_hold_one_cap_and_serve_no_wrong_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let chunks = 20;
+    let (a, b) = (open(dir.path(), chunks), open(dir.path(), chunks));
+    let stop = AtomicBool::new(false);
+    let work = |f: &Fixture, seed: u64| {
+        let mut seed = kvtier_testkit::Seed::new(seed);
+        let (mut hits, mut stored) = (0, 0);
+        while !stop.load(Ordering::Relaxed) {
+            let key = f.key(seed.below(60));
+            stored += u64::from(f.save(&key, LEN) == Saved::Stored);
+            // Proves every byte of a hit; a miss must be an honest one, even while the neighbour writes over the file.
+            hits += u64::from(matches!(f.load(&f.key(seed.below(60)), LEN), Loaded::Hit { .. }));
+        }
+        (hits, stored)
+    };
+    let long = if std::env::var_os("KVTIER_NIGHTLY").is_some() { 120 } else { 4 };
+    let end = Instant::now() + Duration::from_secs(long);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = [(&a, 1), (&a, 2), (&b, 3), (&b, 4)].map(|(f, n)| scope.spawn(move || work(f, n))).into();
+        let mut most = 0;
+        while Instant::now() < end {
+            most = most.max(ledger(dir.path()));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stop.store(true, Ordering::Relaxed);
+        for worker in workers {
+            let (hits, stored) = worker.join().unwrap();
+            assert!(hits > 10 && stored > 10, "{hits} hits, {stored} stored");
+        }
+        assert!(most <= chunks * FILE + FILE / 2, "{most} bytes over a cap of {chunks} chunks");
+    });
+    drop((a, b));
+    assert_eq!(ledger(dir.path()), files_bytes(dir.path()), "what both counted is what lies there");
+    assert_eq!(fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count(), 0);
+    assert!(fs::read_dir(dir.path().join(".kvtier/quarantine")).unwrap().next().is_none(), "nothing was damaged");
+}
+
+#[test]
+fn durable_saves_come_back_with_each_way_to_sync() {
+    for durability in [Durability::None, Durability::Fdatasync, Durability::Syncfs] {
+        let dir = tempfile::tempdir().unwrap();
+        let f = Fixture::new(FileTier::open(config(dir.path(), 30).with_durability(durability)).unwrap());
+        let ops = (0..16).map(|n| f.save_op(&f.key(n), LEN)).collect();
+        for done in f.tier.save(&f.ctx(), ops).wait() {
+            assert_eq!(done.result.unwrap(), Saved::Stored);
+        }
+        let copy = as_left_by_the_dead(dir.path());
+        let other = open(copy.path(), 30);
+        assert!((0..16).all(|n| !absent(&other, n)), "{durability:?}");
+    }
+}
