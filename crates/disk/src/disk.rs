@@ -108,10 +108,12 @@ fn open_books(home: Home, index: &mut Index) -> Result<(Books, Reader), Error> {
         })?;
         let reader = history::restore(&own, index)?;
         let ledger = Ledger::open(&own, home::is_local(home.root())?)?;
-        // A total that others keep is right, unless one of them died at work.
+        // Nobody else is at work: what is listed is what there is. Otherwise the others keep the total, but for those who died.
         let alone = home::living(&own.join("tmp"))?.len() == 1;
-        let (used, drafts) = (index.usage().used, home.drafts_bytes()?);
-        ledger.recount(alone || home.found_dead, || Ok(used + drafts))?;
+        let used = index.usage().used;
+        ledger.give(home.buried_bytes)?;
+        ledger.recount(alone, || Ok(used))?;
+        ledger.fold()?;
         Ok((ledger, Tenants::open(&own)?, reader))
     };
     let (ledger, tenants, reader) = open().map_err(failed)?;

@@ -49,7 +49,7 @@ impl<M: Mover> Room<M> {
                     // What fills the directory are files that the index does not know, or a process that died counted.
                     match refused {
                         0 => shared.look_around(),
-                        1 => shared.recount(),
+                        1 => shared.bury_dead(),
                         _ => room.wait_for_others(patience)?,
                     }
                     refused += 1;
@@ -181,18 +181,12 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Counts anew what lies there and what is being written.
-    fn recount(&self) {
-        if let Err(e) = self.ledger.recount(true, || self.lies_there()) {
-            self.fault(format!("cannot count the files: {e}"));
+    /// Clears what processes that died left unfinished, and counts it no more.
+    fn bury_dead(&self) {
+        match self.home.bury_dead() {
+            Ok(bytes) => self.uncount(bytes),
+            Err(e) => self.fault(format!("cannot clear what dead processes left: {e}")),
         }
-    }
-
-    /// Bytes of chunk files, and of unfinished files of processes that live.
-    pub fn lies_there(&self) -> std::io::Result<u64> {
-        let mut bytes = self.home.drafts_bytes()?;
-        self.home.list(|_, len| bytes += name::file_len(len))?;
-        Ok(bytes)
     }
 
     /// Deletes what eviction chose. Answers how many are gone.

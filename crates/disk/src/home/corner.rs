@@ -86,17 +86,29 @@ pub fn living(tmp: &Path) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Removes the corners of processes that are no more; answers whether there were any.
-pub fn clear_dead(tmp: &Path) -> io::Result<bool> {
-    let mut any = false;
+/// Removes the corners of processes that are no more; answers how many bytes of unfinished files went. The door is locked.
+pub fn bury_dead(tmp: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
     for corner in fs::read_dir(tmp)? {
         let corner = corner?;
         if is_dead(&corner.path(), &corner.file_name().to_string_lossy())? {
+            bytes += drafts_bytes(&corner.path())?;
             fs::remove_dir_all(corner.path())?;
-            any = true;
         }
     }
-    Ok(any)
+    Ok(bytes)
+}
+
+/// Bytes of the unfinished files in a corner.
+fn drafts_bytes(corner: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for file in fs::read_dir(corner)? {
+        let file = file?;
+        if file.file_name() != "alive" {
+            bytes += file.metadata()?.len();
+        }
+    }
+    Ok(bytes)
 }
 
 /// Whether nobody holds the corner's lock, and, for another host's, has not shown itself for long.

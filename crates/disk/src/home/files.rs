@@ -81,16 +81,24 @@ impl Home {
 
     /// Gives an unfinished file a chunk's name, at once and whole. Answers whether another file had that name until now.
     pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
-        let (corner, draft, name) = (self.corner.dir(), draft.0.as_str(), name::relative(digest, len));
-        match renameat2(corner, draft, &self.dir, name.as_str(), RenameFlags::RENAME_NOREPLACE) {
-            Ok(()) => Ok(false),
-            Err(nix::Error::EEXIST) => Ok(renameat(corner, draft, &self.dir, name.as_str()).map(|()| true)?),
-            // A file system that cannot ask and rename in one step.
-            Err(nix::Error::EINVAL) => {
-                let replaced = self.find(digest, len)?.is_some();
-                Ok(renameat(corner, draft, &self.dir, name.as_str()).map(|()| replaced)?)
+        let (corner, from, to) = (self.corner.dir(), draft.0.as_str(), name::relative(digest, len));
+        loop {
+            match renameat2(corner, from, &self.dir, to.as_str(), RenameFlags::RENAME_NOREPLACE) {
+                Ok(()) => return Ok(false),
+                Err(nix::Error::EEXIST) => {}
+                // A file system that cannot rename and tell in one step.
+                Err(nix::Error::EINVAL) => {
+                    let replaced = self.find(digest, len)?.is_some();
+                    return Ok(renameat(corner, from, &self.dir, to.as_str()).map(|()| replaced)?);
+                }
+                Err(e) => return Err(e.into()),
             }
-            Err(e) => Err(e.into()),
+            // Swapped, not replaced: another process may take the old file away at this moment, and one of us must know that it did.
+            match renameat2(corner, from, &self.dir, to.as_str(), RenameFlags::RENAME_EXCHANGE) {
+                Ok(()) => return self.unlink_draft(draft).map(|()| true),
+                Err(nix::Error::ENOENT) => {}
+                Err(e) => return Err(e.into()),
+            }
         }
     }
 
@@ -125,19 +133,6 @@ impl Home {
             Err(nix::Error::ENOENT) => Ok(None),
             Err(e) => Err(e.into()),
         }
-    }
-
-    /// Bytes of the unfinished files in all corners.
-    pub fn drafts_bytes(&self) -> io::Result<u64> {
-        let mut bytes = 0;
-        for corner in std::fs::read_dir(self.own().join("tmp"))? {
-            // A process may be leaving: what is gone is not counted.
-            for file in std::fs::read_dir(corner?.path()).into_iter().flatten().flatten() {
-                let chunk = file.file_name() != "alive";
-                bytes += file.metadata().map_or(0, |meta| if chunk { meta.len() } else { 0 });
-            }
-        }
-        Ok(bytes)
     }
 
     /// All chunks by name, in no order: nothing is opened and nothing is asked of any file.

@@ -26,8 +26,8 @@ pub struct Home {
     /// The root, open: names are short and the way to them is not walked again for each chunk.
     dir: OwnedFd,
     corner: Corner,
-    /// Whether a process had died here with work under way.
-    pub found_dead: bool,
+    /// Bytes of unfinished files that dead processes had left here; the ledger may count them.
+    pub buried_bytes: u64,
 }
 
 impl Home {
@@ -44,17 +44,17 @@ impl Home {
             fs::create_dir(own.join(dir)).or_else(exists_is_fine).map_err(at("create", &own.join(dir)))?;
         }
         // One process at a time registers or clears, so that nobody takes a corner being made for an abandoned one.
-        let door = open_rw(&own.join("door")).map_err(at("open", &own.join("door")))?;
-        door.lock().map_err(at("lock", &own.join("door")))?;
+        let door = lock_door(&own).map_err(at("lock", &own.join("door")))?;
         manifest::agree(root, &own)?;
         for shard in 0..=255 {
             let shard = name::shard(root, shard);
             fs::create_dir(&shard).or_else(exists_is_fine).map_err(at("create", &shard))?;
         }
-        let found_dead = corner::clear_dead(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?;
+        let buried_bytes = corner::bury_dead(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?;
         let corner = Corner::settle(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
         let dir = File::open(root).map_err(at("open", root))?;
-        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, found_dead })
+        drop(door);
+        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, buried_bytes })
     }
 
     /// The directory.
@@ -65,6 +65,12 @@ impl Home {
     /// The directory's own affairs.
     pub fn own(&self) -> PathBuf {
         self.root.join(".kvtier")
+    }
+
+    /// Clears what processes that died since left unfinished; answers how many bytes.
+    pub fn bury_dead(&self) -> io::Result<u64> {
+        let _door = lock_door(&self.own())?;
+        corner::bury_dead(&self.own().join("tmp"))
     }
 
     /// This process's corner.
@@ -81,6 +87,13 @@ pub fn kind_of(e: &io::Error) -> ErrorKind {
         Io::NotADirectory | Io::InvalidInput | Io::InvalidFilename => ErrorKind::Invalid,
         _ => ErrorKind::Io,
     }
+}
+
+/// Waits until no other process registers or clears.
+fn lock_door(own: &Path) -> io::Result<File> {
+    let door = open_rw(&own.join("door"))?;
+    door.lock()?;
+    Ok(door)
 }
 
 fn exists_is_fine(e: io::Error) -> io::Result<()> {
