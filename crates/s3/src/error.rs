@@ -161,4 +161,4 @@ impl std::error::Error for Error {
 }
 
 /// A result of the client.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,12 +1,61 @@
-//! An S3 client for caches: whole objects of 64 KiB to 64 MiB straight into and out of registered memory.
+//! An S3 client for caches: whole objects of 64 KiB to 64 MiB straight into and out of registered memory, at the cost of the
+//! kernel's copy, and back on its feet seconds after any fault.
+//!
+//! A [`Client`] serves one bucket. Name it by a [`Place`], resolve that to an [`Endpoint`], add credentials, and adjust the
+//! [`Config`] where its defaults do not fit:
+//!
+//! ```no_run
+//! # async fn example(lease: &mut kvtier_mem::Lease) -> kvtier_s3::Result<()> {
+//! use kvtier_s3::{Client, Config, Credentials, Get, Place};
+//!
+//! let endpoint = Place::of("s3://kv-cache").region("eu-central-1").resolve()?;
+//! let client = Client::new(Config::new(endpoint, Credentials::new("AKIA...", "...")));
+//! match client.get("3f/3fa9c1", lease, &Get::default()).await? {
+//!     Some(object) => println!("{} bytes landed", object.len()),
+//!     None => println!("a miss"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is signed
+//! Requests are signed with SigV4. The body of a PUT is covered by its checksum header ([`Config::checksum`]), which is signed, and
+//! by TLS; its SHA-256 is signed only if [`Config::sign_bodies`] says so or the store insists. Over plain HTTP anyone on the
+//! path can read everything, and change a body that has no checksum.
+//!
+//! # Deadlines and dropped futures
+//! Every operation ends by its deadline, which covers waiting for a turn, connecting, retries and the last byte. Dropping its future
+//! closes the connection at once. The caller's memory is only borrowed meanwhile: nothing writes into it afterwards.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod attempt;
+mod checksum;
+mod client;
+mod clock;
+mod config;
+mod counters;
 pub mod creds;
-pub mod encode;
+mod encode;
+mod endpoint;
 mod error;
-pub mod sign;
-pub mod time;
+mod http;
+mod identity;
+mod ops;
+mod refresh;
+mod request;
+mod retry;
+mod sign;
+mod time;
+mod tries;
+mod xml;
 
+pub use checksum::Checksum;
+pub use client::Client;
+pub use config::{Config, Hedge};
+pub use counters::Counts;
 pub use creds::Credentials;
+pub use endpoint::{Conditional, Endpoint, Place, Provider, Style};
 pub use error::{Error, ErrorKind, Result};
+pub use http::{FixedNames, Resolve, Resolved, SystemNames, Trust};
+pub use ops::{Entry, Get, List, Object, Page, Put, Refused, Stored, Upload, Uploads};

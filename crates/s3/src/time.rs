@@ -52,11 +52,6 @@ pub fn unix_now() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The instant of `seconds` since 1970.
-pub fn system_time(seconds: i64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
-}
-
 /// Seconds since 1970 of an HTTP date such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub fn http_date(text: &str) -> Option<i64> {
     let (_, rest) = text.trim().split_once(", ")?;

@@ -4,6 +4,7 @@
 //! - [`ModelTier`]: the contract in memory, as plainly as it can be said; the reference that other tiers are compared with;
 //! - [`FaultTier`]: any tier, with faults from a seed;
 //! - [`Content`]: what is in a chunk, derived from its key, so that any piece of it can be checked without a copy to compare with;
+//! - [`s3`]: an S3 server in memory that checks signatures, speaks S3 Express and fails as a script says;
 //! - [`strategies`]: keys, namespaces and sizes for proptest.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -13,6 +14,7 @@ mod content;
 mod fault;
 mod model;
 mod queue;
+pub mod s3;
 mod seed;
 mod store;
 pub mod strategies;

@@ -63,15 +63,20 @@ impl Credentials {
     }
 
     /// Appends the `authorization` value that these credentials give the request; `place` is region and service.
-    pub fn authorize(&self, out: &mut Vec<u8>, parts: &Parts<'_>, place: (&str, &str), stamp: &Stamp) {
+    pub(crate) fn authorize(&self, out: &mut Vec<u8>, parts: &Parts<'_>, place: (&str, &str), stamp: &Stamp) {
         let scope = Scope { access_key: &self.0.access_key, region: place.0, service: place.1 };
         let key = self.0.ring.key(&self.0.secret_key, &scope, stamp);
         authorize(out, parts, &scope, stamp, &key);
     }
 
     /// The session token, where they are temporary. A secret: it goes into one header and nowhere else.
-    pub fn token(&self) -> Option<&str> {
+    pub(crate) fn token(&self) -> Option<&str> {
         self.0.token.as_ref().map(|token| token.as_str())
+    }
+
+    /// Whether the other is a clone of this.
+    pub(crate) fn is(&self, other: &Credentials) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     #[cfg(test)]

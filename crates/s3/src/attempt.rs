@@ -1,0 +1,195 @@
+//! One attempt at a request: a turn, an identity, a connection, an answer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::client::Inner;
+use crate::creds::Credentials;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind};
+use crate::http::{Conn, Framing, Head, Landing, Sent, Sink, Target};
+use crate::request::{Payload, Request, Signer};
+use crate::retry::{Again, Permit, Refusal, Trouble, classify};
+use crate::time::Stamp;
+use crate::xml::Complaint;
+
+/// An error's body is read no further than this.
+const COMPLAINT_BYTES_MAX: usize = 64 * 1024;
+/// And waited for no longer than this.
+const COMPLAINT_WAIT: Duration = Duration::from_secs(2);
+
+/// An endpoint and where its connections go.
+#[derive(Debug)]
+pub struct Site {
+    pub endpoint: Endpoint,
+    pub target: Arc<Target>,
+}
+
+impl Site {
+    pub fn of(endpoint: Endpoint) -> Self {
+        let target = Arc::new(endpoint.target());
+        Site { endpoint, target }
+    }
+}
+
+/// An answer whose body is still to come.
+#[derive(Debug)]
+pub struct Open {
+    pub head: Head,
+    conn: Conn,
+    site: Arc<Site>,
+    who: Credentials,
+    signer: Signer,
+    unsigned: bool,
+    _permit: Permit,
+}
+
+/// An answer with its small body.
+#[derive(Debug)]
+pub struct Answer {
+    pub head: Head,
+    pub body: Vec<u8>,
+}
+
+impl Inner {
+    /// Sends a request and reads the head of its answer. Dropping the future closes the connection.
+    pub async fn open(self: &Arc<Self>, request: &Request<'_>) -> Result<Open, Trouble> {
+        let permit = self.limit.acquire().await;
+        self.open_with(request, permit).await
+    }
+
+    /// As [`Inner::open`], with a turn taken already.
+    pub async fn open_with(self: &Arc<Self>, request: &Request<'_>, permit: Permit) -> Result<Open, Trouble> {
+        self.breaker.admit(Instant::now(), &self.counters).map_err(Trouble::last)?;
+        let who = self.identity(request.signer).await.map_err(Trouble::last)?;
+        let site = self.site();
+        let mut conn = match self.pool.reuse(&site.target) {
+            Some(conn) => conn,
+            None => self.connect(&site).await?,
+        };
+        let stamp = Stamp::of(self.clock.signing());
+        let sign_body = self.signs_bodies();
+        request.write(&mut conn, &site.endpoint, &who, &stamp, sign_body).map_err(Trouble::last)?;
+        self.counters.requests.one();
+        if conn.reused {
+            self.counters.reused.one();
+        }
+        let (sent_at, unsigned) = (Instant::now(), request.payload == Payload::Bulk && !sign_body);
+        let (head, early) = self.exchange(&mut conn, request).await?;
+        self.learn(&head, sent_at.elapsed());
+        if early && head.is_success() {
+            let what = "the store said yes before it had the whole body";
+            return Err(Trouble::broken(Error::new(ErrorKind::Io, what)));
+        }
+        Ok(Open { head, conn, site, who, signer: request.signer, unsigned, _permit: permit })
+    }
+
+    async fn connect(&self, site: &Site) -> Result<Conn, Trouble> {
+        let conn = self.pool.open(&site.target).await.map_err(Trouble::broken)?;
+        self.counters.connections.one();
+        self.counters.connections_http11.one();
+        Ok(conn)
+    }
+
+    async fn exchange(&self, conn: &mut Conn, request: &Request<'_>) -> Result<(Head, bool), Trouble> {
+        let stall = self.config.stall_max;
+        let early = match conn.send(request.body, stall).await {
+            Ok(sent) => sent == Sent::Early,
+            Err(error) => return Err(self.lost(conn, error)),
+        };
+        if early {
+            self.counters.early_answers.one();
+        }
+        match conn.head(request.method == "HEAD", stall).await {
+            Ok(head) => Ok((head, early)),
+            Err(error) => Err(self.lost(conn, error)),
+        }
+    }
+
+    /// A connection that broke before its answer: if it had served before and said nothing now, the store had closed it while
+    /// it was idle, which is nobody's fault.
+    fn lost(&self, conn: &Conn, error: Error) -> Trouble {
+        if conn.reused && !conn.has_heard() && error.kind() == ErrorKind::Io {
+            return Trouble { error, again: Again::Stale, sick: false };
+        }
+        Trouble::broken(error)
+    }
+
+    /// What every answer tells, whatever it says.
+    fn learn(&self, head: &Head, first_byte: Duration) {
+        if self.clock.learn(head.header("date"), false) {
+            self.counters.clock_corrections.one();
+        }
+        let now = Instant::now();
+        match head.status {
+            429 | 503 => {
+                self.counters.throttled.one();
+                self.limit.overloaded(now, &self.counters);
+                self.breaker.succeeded(now, &self.counters);
+            }
+            500..=599 => {}
+            _ => {
+                self.limit.succeeded(now, first_byte, &self.counters);
+                self.breaker.succeeded(now, &self.counters);
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Reads a small body, and judges the answer.
+    pub async fn collect(self, inner: &Inner, bytes_max: usize) -> Result<Answer, Trouble> {
+        if !self.head.is_success() {
+            return Err(self.refusal(inner).await);
+        }
+        let Open { head, mut conn, .. } = self;
+        let mut body = Vec::new();
+        let read = conn.body(head.framing, Sink::Text(&mut body, bytes_max), inner.config.stall_max).await;
+        read.map_err(Trouble::broken)?;
+        inner.pool.put(conn);
+        Ok(Answer { head, body })
+    }
+
+    /// Reads the body into the caller's memory. What the head says must have been checked.
+    pub async fn land(self, inner: &Inner, landing: &mut Landing<'_>) -> Result<Head, Trouble> {
+        let Open { head, mut conn, .. } = self;
+        let before = landing.filled();
+        let read = conn.body(head.framing, Sink::Land(landing), inner.config.stall_max).await;
+        inner.counters.bytes_in.add((landing.filled() - before) as u64);
+        inner.counters.copied_head_bytes.add(conn.copied);
+        read.map_err(Trouble::broken)?;
+        inner.pool.put(conn);
+        Ok(head)
+    }
+
+    /// Why the store refused.
+    pub async fn refusal(self, inner: &Inner) -> Trouble {
+        let Open { head, mut conn, site, who, signer, unsigned, .. } = self;
+        let mut body = Vec::new();
+        let patience = inner.config.stall_max.min(COMPLAINT_WAIT);
+        // A refusal that breaks off is still a refusal.
+        if conn.body(head.framing, Sink::Text(&mut body, COMPLAINT_BYTES_MAX), patience).await.is_ok()
+            && head.framing != Framing::UntilClose
+        {
+            inner.pool.put(conn);
+        }
+        let complaint = Complaint::of(&body);
+        let header = |name| head.header(name).map(str::to_owned);
+        let trouble = classify(Refusal {
+            status: head.status,
+            code: complaint.code,
+            region: header("x-amz-bucket-region").or(complaint.region),
+            signed_for: site.endpoint.region(),
+            retry_after: head.header("retry-after").and_then(|value| value.parse().ok()),
+            request_id: header("x-amz-request-id").or(complaint.request_id),
+            unsigned: unsigned && !inner.sign_probed.load(Ordering::Relaxed),
+        });
+        if trouble.again == Again::Identity {
+            inner.forget(&who, signer);
+        } else if trouble.again == Again::Clock && inner.clock.learn(head.header("date"), true) {
+            inner.counters.clock_corrections.one();
+        }
+        trouble
+    }
+}

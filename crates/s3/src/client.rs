@@ -1,0 +1,159 @@
+//! The client: what all operations share, and one attempt at a request.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use tokio::time::Instant as Moment;
+
+use crate::attempt::Site;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::counters::{Counters, Counts};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::http::{Dialer, Pool};
+use crate::refresh::Fresh;
+use crate::retry::{Breaker, Budget, Limit};
+
+/// A client of one bucket. Clones share everything but the deadline.
+///
+/// Every operation is a future on the caller's tokio runtime (with I/O and time enabled). Dropping one closes its connection; nothing
+/// goes on in the background but the renewal of credentials and the giving up of multipart uploads.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub(crate) inner: Arc<Inner>,
+    deadline: Deadline,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Deadline {
+    After(Duration),
+    At(Instant),
+}
+
+/// What clones share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub config: Config,
+    pub site: RwLock<Arc<Site>>,
+    pub pool: Pool,
+    pub limit: Arc<Limit>,
+    pub breaker: Breaker,
+    pub budget: Budget,
+    pub clock: Clock,
+    pub counters: Counters,
+    pub base: Fresh,
+    pub session: Fresh,
+    pub sign_bodies: AtomicBool,
+    pub sign_probed: AtomicBool,
+    pub gets: AtomicU64,
+}
+
+impl Client {
+    /// A client; nothing is sent yet.
+    pub fn new(mut config: Config) -> Self {
+        let resolver = std::mem::replace(&mut config.resolver, Box::new(crate::http::SystemNames));
+        let dialer = Dialer::new(resolver, config.trust.clone(), config.connect_max);
+        let deadline = Deadline::After(config.deadline);
+        let inner = Inner {
+            site: RwLock::new(Arc::new(Site::of(config.endpoint.clone()))),
+            pool: Pool::new(dialer, config.idle_max),
+            limit: Limit::new(config.requests_max),
+            breaker: Breaker::new(),
+            budget: Budget::new(),
+            clock: Clock::default(),
+            counters: Counters::default(),
+            base: Fresh::default(),
+            session: Fresh::default(),
+            sign_bodies: AtomicBool::new(config.sign_bodies),
+            sign_probed: AtomicBool::new(config.sign_bodies),
+            gets: AtomicU64::new(0),
+            config,
+        };
+        Client { inner: Arc::new(inner), deadline }
+    }
+
+    /// The same client, each of whose operations may take this long.
+    pub fn within(&self, time: Duration) -> Self {
+        Client { inner: Arc::clone(&self.inner), deadline: Deadline::After(time) }
+    }
+
+    /// The same client, whose operations must end at this instant.
+    pub fn until(&self, instant: Instant) -> Self {
+        Client { inner: Arc::clone(&self.inner), deadline: Deadline::At(instant) }
+    }
+
+    /// What it did so far.
+    pub fn counts(&self) -> Counts {
+        self.inner.counters.read()
+    }
+
+    /// The endpoint, in the region last learned.
+    pub fn endpoint(&self) -> Endpoint {
+        self.inner.site().endpoint.clone()
+    }
+
+    /// How far the store's clock is ahead of ours, in seconds, by its last answer.
+    pub fn clock_offset(&self) -> i64 {
+        self.inner.clock.offset()
+    }
+
+    /// How many requests may be in flight now.
+    pub fn requests_limit(&self) -> usize {
+        self.inner.limit.current()
+    }
+
+    /// How many connections are idle.
+    pub fn connections_idle(&self) -> usize {
+        self.inner.pool.idle_len()
+    }
+
+    /// Runs an operation until its deadline.
+    pub(crate) async fn run<T>(&self, op: &'static str, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let start = Instant::now();
+        let end = match self.deadline {
+            Deadline::After(time) => start.checked_add(time),
+            Deadline::At(instant) => Some(instant),
+        };
+        let result = match end {
+            Some(end) => tokio::time::timeout_at(Moment::from_std(end), work).await,
+            None => Ok(work.await),
+        };
+        result.unwrap_or_else(|_| Err(self.out_of_time(start))).map_err(|e| e.with_op(op))
+    }
+
+    fn out_of_time(&self, start: Instant) -> Error {
+        let Inner { counters, breaker, .. } = &*self.inner;
+        counters.deadlines.one();
+        // Waiting for one's turn at a healthy endpoint says nothing against it.
+        if breaker.is_silent_since(start) {
+            breaker.failed(Instant::now(), ErrorKind::Timeout, counters);
+        }
+        let what = format!("the deadline passed after {} ms", start.elapsed().as_millis());
+        Error::new(ErrorKind::Timeout, what)
+    }
+}
+
+impl Inner {
+    pub fn site(&self) -> Arc<Site> {
+        Arc::clone(&self.site.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Goes to another region of the same provider; false when that is where we are.
+    pub fn move_to(&self, region: &str) -> bool {
+        let mut site = self.site.write().unwrap_or_else(PoisonError::into_inner);
+        let moved = site.endpoint.moved(region);
+        if moved == site.endpoint {
+            return false;
+        }
+        *site = Arc::new(Site::of(moved));
+        self.counters.region_moves.one();
+        true
+    }
+
+    /// Whether bulk bodies are hashed.
+    pub fn signs_bodies(&self) -> bool {
+        self.sign_bodies.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,78 @@
+//! The store's clock, as far as its answers tell.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::time::{http_date, unix_now};
+
+/// Less than this is not worth correcting: a signature is good for fifteen minutes.
+const CORRECT_FROM_S: i64 = 240;
+/// More than this is not believed.
+const BELIEVE_MAX_S: i64 = 24 * 3600;
+
+/// Local time and how far the store's is from it, in seconds.
+#[derive(Debug, Default)]
+pub struct Clock {
+    measured: AtomicI64,
+    applied: AtomicI64,
+}
+
+impl Clock {
+    /// The time to sign with, in seconds since 1970.
+    pub fn signing(&self) -> i64 {
+        unix_now() + self.applied.load(Ordering::Relaxed)
+    }
+
+    /// The store's time as last heard, in seconds since 1970.
+    pub fn server(&self) -> i64 {
+        unix_now() + self.measured.load(Ordering::Relaxed)
+    }
+
+    /// How far the store's clock is ahead of ours, in seconds.
+    pub fn offset(&self) -> i64 {
+        self.measured.load(Ordering::Relaxed)
+    }
+
+    /// Learns from a `date` header; `refused` says that the store complained. Returns whether signatures are made with
+    /// another offset from now on.
+    pub fn learn(&self, date: Option<&str>, refused: bool) -> bool {
+        let Some(offset) = date.and_then(http_date).map(|date| date - unix_now()) else { return false };
+        if offset.abs() > BELIEVE_MAX_S {
+            return false;
+        }
+        self.measured.store(offset, Ordering::Relaxed);
+        let applied = self.applied.load(Ordering::Relaxed);
+        let far = (offset - applied).abs() >= CORRECT_FROM_S;
+        if far || (refused && offset != applied) {
+            self.applied.store(offset, Ordering::Relaxed);
+        }
+        far || (refused && offset != applied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sane_and_large_offsets_are_applied() {
+        let clock = Clock::default();
+        assert!(!clock.learn(Some("nonsense"), true));
+        assert!(!clock.learn(Some("Sun, 06 Nov 1994 08:49:37 GMT"), true), "a wild date");
+        assert_eq!(clock.offset(), 0);
+        let date = |ahead: i64| {
+            let stamp = crate::time::Stamp::of(unix_now() + ahead);
+            let text = stamp.as_str();
+            let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+            let month = months[text[4..6].parse::<usize>().unwrap() - 1];
+            let (year, day, clock) =
+                (&text[..4], &text[6..8], format!("{}:{}:{}", &text[9..11], &text[11..13], &text[13..15]));
+            format!("Mon, {day} {month} {year} {clock} GMT")
+        };
+        assert!(!clock.learn(Some(&date(60)), false));
+        assert!((59..=60).contains(&clock.offset()));
+        assert!(clock.signing() <= unix_now() + 1);
+        assert!(clock.learn(Some(&date(1200)), false));
+        assert!(clock.signing() >= unix_now() + 1190);
+        assert!(clock.learn(Some(&date(0)), false), "and back");
+    }
+}

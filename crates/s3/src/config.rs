@@ -1,0 +1,86 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::checksum::Checksum;
+use crate::creds::{Credentials, Provide};
+use crate::endpoint::Endpoint;
+use crate::http::{Resolve, SystemNames, Trust};
+
+/// When a second request is sent because the first is slow.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Hedge {
+    /// How long to wait for the first answer.
+    pub after: Duration,
+    /// The most hedges, as a share of all GETs in percent.
+    pub percent_max: u32,
+}
+
+impl Hedge {
+    /// After this long, for at most five percent of the GETs.
+    pub fn after(after: Duration) -> Self {
+        Hedge { after, percent_max: 5 }
+    }
+}
+
+/// How a client behaves. Made with [`Config::new`]; every field has a sensible value then.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// The bucket.
+    pub endpoint: Endpoint,
+    /// Who signs.
+    pub credentials: Arc<dyn Provide>,
+    /// Host names to addresses.
+    pub resolver: Box<dyn Resolve>,
+    /// Whom TLS trusts.
+    pub trust: Trust,
+    /// The most requests in flight, and so the most connections.
+    pub requests_max: usize,
+    /// How long an operation may take, all of it: waiting for its turn, retries, the last byte.
+    pub deadline: Duration,
+    /// How long one address may take to accept a connection, with TLS.
+    pub connect_max: Duration,
+    /// How long nothing may move on a connection.
+    pub stall_max: Duration,
+    /// How long a connection is kept without use.
+    pub idle_max: Duration,
+    /// How often a request is repeated after failures that pass.
+    pub retries_max: u32,
+    /// The checksum to send with objects; if there is one, those that come back are verified.
+    pub checksum: Checksum,
+    /// Whether the body's SHA-256 is signed from the start. Otherwise only once the store insists.
+    pub sign_bodies: bool,
+    /// Whether and when slow GETs are hedged.
+    pub hedge: Option<Hedge>,
+    /// On S3 Express: whether a session for reading is enough.
+    pub read_only: bool,
+}
+
+impl Config {
+    /// The defaults for an endpoint, signed by these credentials.
+    pub fn new(endpoint: Endpoint, credentials: Credentials) -> Self {
+        Config::with_provider(endpoint, Arc::new(credentials))
+    }
+
+    /// The defaults for an endpoint, signed by whatever the provider gives.
+    pub fn with_provider(endpoint: Endpoint, credentials: Arc<dyn Provide>) -> Self {
+        let (idle_max, checksum) = (endpoint.provider().idle_max(), endpoint.provider().checksum());
+        Config {
+            endpoint,
+            credentials,
+            resolver: Box::new(SystemNames),
+            trust: Trust::System,
+            requests_max: 64,
+            deadline: Duration::from_secs(30),
+            connect_max: Duration::from_secs(3),
+            stall_max: Duration::from_secs(15),
+            idle_max,
+            retries_max: 5,
+            checksum,
+            sign_bodies: false,
+            hedge: None,
+            read_only: false,
+        }
+    }
+}

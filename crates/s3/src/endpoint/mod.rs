@@ -1,0 +1,158 @@
+//! Where a bucket is: from every form in which people write it down.
+
+mod parse;
+mod provider;
+
+use std::fmt;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::http::Target;
+
+pub use provider::{Conditional, Provider};
+
+/// Where the bucket's name goes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Style {
+    /// Into the path: `host/bucket/key`.
+    Path,
+    /// Before the host: `bucket.host/key`.
+    Virtual,
+}
+
+/// What is known about an endpoint before it is resolved; whatever is `None` follows from the rest.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Place {
+    /// `s3://bucket`, `https://host[:port][/bucket]`, `bucket.s3.region.amazonaws.com`, `10.0.0.1:9000`, ... or nothing for AWS.
+    pub url: Option<String>,
+    /// The bucket, where the url does not name it.
+    pub bucket: Option<String>,
+    /// The region to sign for.
+    pub region: Option<String>,
+    /// Where the bucket's name goes.
+    pub style: Option<Style>,
+    /// Whose service it is.
+    pub provider: Option<Provider>,
+    /// Whether to use TLS, where the url has no `http://` or `https://`.
+    pub tls: Option<bool>,
+}
+
+impl Place {
+    /// The place that `url` names.
+    pub fn of(url: impl Into<String>) -> Self {
+        Place { url: Some(url.into()), ..Place::default() }
+    }
+
+    /// With this bucket.
+    pub fn bucket(mut self, bucket: impl Into<String>) -> Self {
+        self.bucket = Some(bucket.into());
+        self
+    }
+
+    /// With this region.
+    pub fn region(mut self, region: impl Into<String>) -> Self {
+        self.region = Some(region.into());
+        self
+    }
+
+    /// With this style.
+    pub fn style(mut self, style: Style) -> Self {
+        self.style = Some(style);
+        self
+    }
+
+    /// With the ways of this provider.
+    pub fn provider(mut self, provider: Provider) -> Self {
+        self.provider = Some(provider);
+        self
+    }
+
+    /// With or without TLS.
+    pub fn tls(mut self, tls: bool) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// The endpoint, or `Invalid` with what is missing or contradictory.
+    pub fn resolve(&self) -> Result<Endpoint> {
+        parse::resolve(self)
+    }
+}
+
+/// One bucket at one service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Endpoint {
+    pub(crate) tls: bool,
+    /// Without the bucket; an IPv6 address without brackets.
+    pub(crate) host: String,
+    pub(crate) port: Option<u16>,
+    pub(crate) bucket: String,
+    pub(crate) region: String,
+    pub(crate) style: Style,
+    pub(crate) provider: Provider,
+}
+
+impl Endpoint {
+    /// The bucket.
+    pub fn bucket(&self) -> &str {
+        &self.bucket
+    }
+
+    /// The region that requests are signed for, until the store names another.
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// Where the bucket's name goes.
+    pub fn style(&self) -> Style {
+        self.style
+    }
+
+    /// Whose ways are followed.
+    pub fn provider(&self) -> Provider {
+        self.provider
+    }
+
+    /// The server that requests for the bucket go to.
+    pub fn target(&self) -> Target {
+        match self.style {
+            Style::Path => Target::new(self.tls, &self.host, self.port),
+            Style::Virtual => Target::new(self.tls, &format!("{}.{}", self.bucket, self.host), self.port),
+        }
+    }
+
+    /// The signing name of the service.
+    pub fn service(&self) -> &'static str {
+        if self.provider == Provider::Express { "s3express" } else { "s3" }
+    }
+
+    /// The same bucket in another region of the same provider.
+    pub(crate) fn moved(&self, region: &str) -> Endpoint {
+        let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let mut moved = self.clone();
+        if !region.is_empty() && region.len() <= 64 && region.bytes().all(sane) {
+            region.clone_into(&mut moved.region);
+            if let Some(host) = parse::aws_host(&self.host, region) {
+                moved.host = host;
+            }
+        }
+        moved
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.style {
+            Style::Path => write!(f, "{}/{}", self.target(), self.bucket),
+            Style::Virtual => write!(f, "{}", self.target()),
+        }
+    }
+}
+
+fn invalid(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, what.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+use std::net::IpAddr;
+
+use super::{Endpoint, Place, Provider, Style, invalid};
+use crate::error::Result;
+
+/// A url in its parts: whether TLS was named, host, port and the first segment of the path.
+struct Url<'a> {
+    tls: Option<bool>,
+    host: &'a str,
+    port: Option<u16>,
+    bucket: Option<&'a str>,
+}
+
+/// A host without the bucket, and whose it is.
+struct Site {
+    provider: Provider,
+    host: String,
+    bucket: Option<String>,
+    region: Option<String>,
+}
+
+pub fn resolve(place: &Place) -> Result<Endpoint> {
+    let text = place.url.as_deref().unwrap_or_default().trim();
+    let bucket = |name: Option<String>| match (name, &place.bucket) {
+        (Some(found), Some(given)) if found != *given => {
+            Err(invalid(format!("the endpoint names bucket {found}, the settings name {given}: drop one")))
+        }
+        (found, given) => match found.or_else(|| given.clone()).filter(|name| !name.is_empty()) {
+            Some(name) => named(name),
+            None => Err(invalid("no bucket: name it in the endpoint (s3://bucket) or in the settings")),
+        },
+    };
+    if let Some(rest) = text.strip_prefix("s3://") {
+        let rest = rest.trim_end_matches('/');
+        let plain = !rest.contains(['.', ':', '/']) || place.bucket.as_deref() == Some(rest);
+        if plain {
+            return home(place, bucket(Some(rest.to_owned()))?);
+        }
+        let url = split(rest, None)?;
+        return away(place, &url, bucket);
+    }
+    if text.is_empty() {
+        return home(place, bucket(None)?);
+    }
+    let (tls, rest) = match text.split_once("://") {
+        Some(("http", rest)) => (Some(false), rest),
+        Some(("https", rest)) => (Some(true), rest),
+        Some((scheme, _)) => {
+            return Err(invalid(format!("an endpoint cannot begin with {scheme}://: use https, http or s3")));
+        }
+        None => (None, text),
+    };
+    away(place, &split(rest, tls)?, bucket)
+}
+
+fn split(rest: &str, tls: Option<bool>) -> Result<Url<'_>> {
+    let odd = |what: &str| invalid(format!("the endpoint has {what}: write https://host[:port][/bucket]"));
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if authority.contains('@') {
+        return Err(odd("credentials in it"));
+    }
+    if rest.contains(['?', '#', ' ']) {
+        return Err(odd("a query, a fragment or a blank"));
+    }
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(v6) => {
+            let (host, port) = v6.split_once(']').ok_or_else(|| odd("no closing bracket"))?;
+            (host, port.strip_prefix(':').or(port.is_empty().then_some("")).ok_or_else(|| odd("no port after `]`"))?)
+        }
+        None => authority.rsplit_once(':').filter(|(host, _)| !host.contains(':')).unwrap_or((authority, "")),
+    };
+    let port = match port {
+        "" => None,
+        digits => Some(digits.parse().ok().filter(|port| *port > 0).ok_or_else(|| odd("a port that is no number"))?),
+    };
+    let path = path.trim_end_matches('/');
+    if path.contains('/') {
+        return Err(odd("more than a bucket in its path"));
+    }
+    let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    if host.is_empty() || !(host.parse::<IpAddr>().is_ok() || host.bytes().all(sane)) {
+        return Err(odd("no valid host"));
+    }
+    Ok(Url { tls, host, port, bucket: (!path.is_empty()).then_some(path) })
+}
+
+/// AWS by region alone.
+fn home(place: &Place, bucket: String) -> Result<Endpoint> {
+    let zone = zone(&bucket).map(str::to_owned);
+    let guess = if zone.is_some() { Provider::Express } else { Provider::Aws };
+    let provider = place.provider.unwrap_or(guess);
+    let region = place.region.clone().or_else(|| provider.region().map(str::to_owned));
+    let region = region.filter(|region| !region.is_empty());
+    let region = region.ok_or_else(|| invalid("no region: set it (AWS_REGION), or name an endpoint"))?;
+    let host = match (provider, zone) {
+        (Provider::Express, Some(zone)) => format!("s3express-{zone}.{region}.amazonaws.com"),
+        (Provider::Express, None) => {
+            return Err(invalid(format!("{bucket} is no directory bucket (name--zone--x-s3)")));
+        }
+        (Provider::Aws, _) => format!("s3.{region}.amazonaws.com"),
+        (Provider::Coreweave, _) => "cwobject.com".into(),
+        (Provider::Gcs, _) => "storage.googleapis.com".into(),
+        (other, _) => return Err(invalid(format!("provider {} needs an endpoint: set its url", other.name()))),
+    };
+    let tls = place.tls.unwrap_or(true);
+    // The certificate's wildcard covers one label, so a name with dots goes into the path.
+    let dotted = if tls && bucket.contains('.') { Style::Path } else { provider.style() };
+    let style = place.style.unwrap_or(dotted);
+    Ok(Endpoint { tls, host, port: None, bucket, region, style, provider })
+}
+
+/// Somewhere that a host names.
+fn away(place: &Place, url: &Url<'_>, bucket: impl Fn(Option<String>) -> Result<String>) -> Result<Endpoint> {
+    let known = site(url.host);
+    let mut in_host = known.as_ref().and_then(|site| site.bucket.clone());
+    let mut host = known.as_ref().map_or_else(|| url.host.to_owned(), |site| site.host.clone());
+    let is_address = url.host.parse::<IpAddr>().is_ok();
+    let s3_form = place.url.as_deref().is_some_and(|text| text.trim().starts_with("s3://"));
+    if known.is_none() && !is_address {
+        let first = url.host.split_once('.');
+        let matches = |first: &str| place.bucket.as_deref() == Some(first);
+        if let Some((first, rest)) =
+            first.filter(|(first, _)| matches(first) || (s3_form && url.bucket.is_none() && place.bucket.is_none()))
+        {
+            (in_host, host) = (Some(first.to_owned()), rest.to_owned());
+        }
+    }
+    let in_path = url.bucket.map(str::to_owned);
+    if in_host.is_some() && in_path.is_some() {
+        return Err(invalid("the endpoint names a bucket in its host and in its path: drop one"));
+    }
+    let style = match (&in_host, &in_path) {
+        (Some(_), _) => Some(Style::Virtual),
+        (_, Some(_)) => Some(Style::Path),
+        _ => None,
+    };
+    let bucket = bucket(in_host.or(in_path))?;
+    let guess = known.as_ref().map_or(Provider::Other, |site| site.provider);
+    let guess = if zone(&bucket).is_some() { Provider::Express } else { guess };
+    let provider = place.provider.unwrap_or(guess);
+    let local = is_address || url.host == "localhost";
+    let usual = if local { Style::Path } else { provider.style() };
+    let style = place.style.or(style).unwrap_or(usual);
+    if style == Style::Virtual && is_address {
+        return Err(invalid("a bucket cannot stand before an IP address: use path style"));
+    }
+    let region = known.and_then(|site| site.region).or_else(|| provider.region().map(str::to_owned));
+    let region = place.region.clone().filter(|region| !region.is_empty()).or(region);
+    let region = region.ok_or_else(|| invalid("no region: the endpoint does not tell it, so set it (AWS_REGION)"))?;
+    // Inside CoreWeave's clusters the cache on the node speaks plain HTTP only.
+    let plain = host == "cwlota.com";
+    let tls = url.tls.or(place.tls).unwrap_or(!plain);
+    Ok(Endpoint { tls, host, port: url.port, bucket, region, style, provider })
+}
+
+/// What the host alone tells.
+fn site(host: &str) -> Option<Site> {
+    let before = |suffix: &str| match host.strip_suffix(suffix) {
+        Some("") => Some(None),
+        Some(rest) => rest.strip_suffix('.').map(|bucket| Some(bucket.to_owned())),
+        None => None,
+    };
+    for (suffix, provider) in [
+        ("cwobject.com", Provider::Coreweave),
+        ("cwlota.com", Provider::Coreweave),
+        ("storage.googleapis.com", Provider::Gcs),
+    ] {
+        if let Some(bucket) = before(suffix) {
+            return Some(Site { provider, host: suffix.to_owned(), bucket, region: None });
+        }
+    }
+    if let Some(labels) = host.strip_suffix(".r2.cloudflarestorage.com") {
+        let (bucket, account) = labels
+            .split_once('.')
+            .filter(|(_, rest)| !matches!(*rest, "eu" | "fedramp"))
+            .map_or((None, labels), |(b, a)| (Some(b), a));
+        let host = format!("{account}.r2.cloudflarestorage.com");
+        return Some(Site { provider: Provider::R2, host, bucket: bucket.map(str::to_owned), region: None });
+    }
+    aws(host)
+}
+
+/// `[bucket.]s3[.dualstack].region.amazonaws.com`, `s3-region`, and `bucket.s3express-zone.region`.
+fn aws(host: &str) -> Option<Site> {
+    let domain = [".amazonaws.com.cn", ".amazonaws.com"].into_iter().find(|domain| host.ends_with(domain))?;
+    let labels: Vec<&str> = host.strip_suffix(domain)?.split('.').collect();
+    let is_service = |label: &&str| *label == "s3" || label.starts_with("s3-") || label.starts_with("s3express-");
+    // From the right, since a bucket may be called s3.
+    let at = labels.iter().rposition(is_service)?;
+    let bucket = (at > 0).then(|| labels[..at].join("."));
+    let rest: Vec<&str> = labels[at + 1..].iter().copied().filter(|label| *label != "dualstack").collect();
+    let inside = labels[at].strip_prefix("s3-").filter(|rest| *rest != "fips");
+    let region = rest.first().copied().or(inside).map(str::to_owned).or(Some("us-east-1".into()));
+    let provider = if labels[at].starts_with("s3express-") { Provider::Express } else { Provider::Aws };
+    Some(Site { provider, host: format!("{}{domain}", labels[at..].join(".")), bucket, region })
+}
+
+/// The host of the same service of AWS in another region.
+pub fn aws_host(host: &str, region: &str) -> Option<String> {
+    let site = aws(host).filter(|site| site.provider == Provider::Aws)?;
+    let domain = if site.host.ends_with(".cn") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    Some(format!("s3.{region}.{domain}"))
+}
+
+/// The zone of a directory bucket.
+fn zone(bucket: &str) -> Option<&str> {
+    let (_, zone) = bucket.strip_suffix("--x-s3")?.rsplit_once("--")?;
+    (!zone.is_empty()).then_some(zone)
+}
+
+fn named(bucket: String) -> Result<String> {
+    let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    match bucket.len() <= 255 && bucket.bytes().all(sane) && !bucket.starts_with('.') {
+        true => Ok(bucket),
+        false => Err(invalid(format!("{bucket:?} is no name of a bucket: letters, digits, dots and dashes only"))),
+    }
+}

@@ -1,0 +1,109 @@
+use super::*;
+
+fn shown(place: Place) -> String {
+    let endpoint = place.resolve().unwrap();
+    format!("{endpoint} {} {}", endpoint.region, endpoint.provider.name())
+}
+
+fn refused(place: Place) -> String {
+    place.resolve().unwrap_err().to_string()
+}
+
+#[test]
+fn aws_in_all_its_forms() {
+    let b = |url: &str| shown(Place::of(url).region("eu-west-1"));
+    assert_eq!(b("s3://b"), "https://b.s3.eu-west-1.amazonaws.com eu-west-1 aws");
+    assert_eq!(b("s3://b/"), "https://b.s3.eu-west-1.amazonaws.com eu-west-1 aws");
+    assert_eq!(shown(Place::default().bucket("b").region("r")), "https://b.s3.r.amazonaws.com r aws");
+    assert_eq!(shown(Place::of("s3://my.b").bucket("my.b").region("r")), "https://s3.r.amazonaws.com/my.b r aws");
+    for url in
+        ["b.s3.us-west-2.amazonaws.com", "s3://b.s3.us-west-2.amazonaws.com", "https://b.s3.us-west-2.amazonaws.com/"]
+    {
+        assert_eq!(shown(Place::of(url)), "https://b.s3.us-west-2.amazonaws.com us-west-2 aws", "{url}");
+    }
+    let of = |url: &str| shown(Place::of(url).bucket("b"));
+    assert_eq!(of("https://s3.us-west-2.amazonaws.com"), "https://b.s3.us-west-2.amazonaws.com us-west-2 aws");
+    assert_eq!(
+        of("https://s3.dualstack.us-west-2.amazonaws.com"),
+        "https://b.s3.dualstack.us-west-2.amazonaws.com us-west-2 aws"
+    );
+    assert_eq!(of("http://s3.cn-north-1.amazonaws.com.cn"), "http://b.s3.cn-north-1.amazonaws.com.cn cn-north-1 aws");
+    assert_eq!(of("https://s3.amazonaws.com/b"), "https://s3.amazonaws.com/b us-east-1 aws");
+}
+
+#[test]
+fn directory_buckets() {
+    let zonal = "https://kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com us-east-1 express";
+    assert_eq!(shown(Place::of("s3://kv--use1-az4--x-s3").region("us-east-1")), zonal);
+    assert_eq!(shown(Place::of("s3://kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com")), zonal);
+    let local = Place::of("http://127.0.0.1:9000").bucket("kv--use1-az4--x-s3").region("us-east-1").resolve().unwrap();
+    assert_eq!(local.to_string(), "http://127.0.0.1:9000/kv--use1-az4--x-s3");
+    assert_eq!(local.service(), "s3express");
+}
+
+#[test]
+fn other_providers_by_their_hosts() {
+    let b = |url: &str| shown(Place::of(url).bucket("b"));
+    assert_eq!(b("https://cwobject.com"), "https://b.cwobject.com us-east-1 coreweave");
+    assert_eq!(shown(Place::of("s3://b.cwlota.com")), "http://b.cwlota.com us-east-1 coreweave");
+    assert_eq!(
+        shown(Place::of("s3://b.cwobject.com").region("US-WEST-04A")),
+        "https://b.cwobject.com US-WEST-04A coreweave"
+    );
+    assert_eq!(b("https://storage.googleapis.com"), "https://storage.googleapis.com/b auto gcs");
+    assert_eq!(b("https://acc.r2.cloudflarestorage.com"), "https://acc.r2.cloudflarestorage.com/b auto r2");
+    assert_eq!(shown(Place::of("b.acc.r2.cloudflarestorage.com")), "https://b.acc.r2.cloudflarestorage.com auto r2");
+}
+
+#[test]
+fn servers_of_ones_own() {
+    let b = |url: &str| shown(Place::of(url).bucket("b"));
+    assert_eq!(b("http://10.0.0.1:9000"), "http://10.0.0.1:9000/b us-east-1 other");
+    assert_eq!(b("10.0.0.1"), "https://10.0.0.1/b us-east-1 other");
+    assert_eq!(b("http://[::1]:9000"), "http://[::1]:9000/b us-east-1 other");
+    assert_eq!(b("http://[::1]"), "http://[::1]/b us-east-1 other");
+    assert_eq!(b("localhost:9000"), "https://localhost:9000/b us-east-1 other");
+    assert_eq!(b("https://minio.example.com:443/b/"), "https://minio.example.com/b us-east-1 other");
+    assert_eq!(b("https://b.minio.example.com"), "https://b.minio.example.com us-east-1 other");
+    assert_eq!(
+        shown(Place::of("s3://b.minio.example.com:9000").tls(false)),
+        "http://b.minio.example.com:9000 us-east-1 other"
+    );
+    let swift = Place::of("http://h:1").bucket("b").provider(Provider::Swift).style(Style::Virtual);
+    assert_eq!(shown(swift), "http://b.h:1 us-east-1 swift");
+}
+
+#[test]
+fn what_cannot_be_says_why() {
+    assert!(refused(Place::default().region("r")).contains("no bucket"));
+    assert!(refused(Place::of("s3://b")).contains("region"));
+    assert!(refused(Place::of("s3://b").bucket("c").region("r")).contains("drop one"));
+    assert!(refused(Place::of("ftp://h").bucket("b")).contains("ftp://"));
+    assert!(refused(Place::of("http://u:p@h").bucket("b")).contains("credentials"));
+    assert!(!refused(Place::of("http://u:p@h").bucket("b")).contains("u:p"));
+    assert!(refused(Place::of("http://h:0").bucket("b")).contains("port"));
+    assert!(refused(Place::of("http://h:99999").bucket("b")).contains("port"));
+    assert!(refused(Place::of("http://h/a/b")).contains("path"));
+    assert!(refused(Place::of("http://[::1").bucket("b")).contains("bracket"));
+    assert!(refused(Place::of("http://h\r\nx").bucket("b")).contains("host"));
+    assert!(refused(Place::of("http://h").bucket("a/../b")).contains("no name"));
+    assert!(refused(Place::of("http://1.2.3.4").bucket("b").style(Style::Virtual)).contains("path style"));
+    assert!(refused(Place::of("b.s3.r.amazonaws.com/b")).contains("drop one"));
+}
+
+#[test]
+fn another_region_moves_the_host_of_aws_and_only_that() {
+    let aws = Place::of("s3://b").region("us-east-1").resolve().unwrap();
+    assert_eq!(aws.moved("eu-west-3").to_string(), "https://b.s3.eu-west-3.amazonaws.com");
+    let own = Place::of("http://h:1").bucket("b").resolve().unwrap();
+    assert_eq!((own.moved("x").to_string(), own.moved("x").region.as_str()), ("http://h:1/b".into(), "x"));
+    assert_eq!(aws.moved("evil.com/").to_string(), aws.to_string());
+}
+
+#[test]
+fn providers_are_found_by_name() {
+    for provider in Provider::ALL {
+        assert_eq!(Provider::named(provider.name()), Some(provider));
+    }
+    assert_eq!(Provider::named("azure"), None);
+}

@@ -1,0 +1,289 @@
+//! One connection: a request goes out, a head comes in, a body goes where it belongs. Dropping it closes it.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
+
+use super::body::Sink;
+use super::dial::Target;
+use super::head::{Framing, HEAD_BYTES_MAX, Head};
+use super::stream::Stream;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A head is read by this much at a time. What follows it in the same read is copied to where the body goes, so it is kept small.
+const HEAD_READ_BYTES: usize = 2048;
+/// A chunk's header has at most this many bytes.
+const CHUNK_LINE_MAX: usize = 256;
+
+/// How the sending of a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// All of it is on its way.
+    All,
+    /// The server answered before it had it all; the connection can serve nothing else.
+    Early,
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Conn {
+    stream: Stream,
+    /// Where it leads.
+    pub target: Arc<Target>,
+    /// The request under construction; kept between requests for its room.
+    pub out: Vec<u8>,
+    /// The path and query under construction.
+    pub path: String,
+    /// Since when it is idle.
+    pub parked: Instant,
+    /// Whether it served a request before.
+    pub reused: bool,
+    /// Whether it can serve another.
+    pub spent: bool,
+    /// Body bytes that were copied because they came with the head.
+    pub copied: u64,
+    buf: Vec<u8>,
+    from: usize,
+}
+
+impl Conn {
+    pub(super) fn new(stream: Stream, target: Arc<Target>) -> Self {
+        let (out, path, buf) =
+            (Vec::with_capacity(1024), String::with_capacity(128), Vec::with_capacity(HEAD_READ_BYTES));
+        let parked = Instant::now();
+        Conn { stream, target, out, path, parked, reused: false, spent: false, copied: 0, buf, from: 0 }
+    }
+
+    /// Whether nothing is left over and the server has not closed it.
+    pub fn is_usable(&self) -> bool {
+        !self.spent && self.from == self.buf.len() && !self.stream.is_stale()
+    }
+
+    /// Whether any byte of an answer has come.
+    pub fn has_heard(&self) -> bool {
+        self.from < self.buf.len()
+    }
+
+    /// Sends [`Conn::out`] and then `body`, listening meanwhile: a server may refuse before it has read it all. Errors with
+    /// `Timeout` when nothing moves for `idle`.
+    pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
+        let (total, mut sent) = (self.out.len() + body.len(), 0);
+        (self.from, self.copied) = (0, 0);
+        self.buf.clear();
+        while sent < total {
+            match timeout(idle, poll_fn(|cx| self.poll_send(cx, body, sent))).await {
+                Ok(Ok(Some(bytes))) => sent += bytes,
+                Ok(Ok(None)) if self.is_interim() => {}
+                Ok(Ok(None)) => {
+                    self.spent = true;
+                    return Ok(Sent::Early);
+                }
+                Ok(Err(e)) => {
+                    self.spent = true;
+                    return if self.last_words().await { Ok(Sent::Early) } else { Err(broken("sending", e)) };
+                }
+                Err(_) => return Err(stalled("the server takes no more bytes", idle)),
+            }
+        }
+        let flush = poll_fn(|cx| Pin::new(&mut self.stream).poll_flush(cx));
+        match timeout(idle, flush).await {
+            Ok(flushed) => flushed.map(|()| Sent::All).map_err(|e| broken("sending", e)),
+            Err(_) => Err(stalled("the server takes no more bytes", idle)),
+        }
+    }
+
+    /// The number of bytes written, or `None` when the server said something (or closed).
+    fn poll_send(&mut self, cx: &mut Context<'_>, body: &[u8], sent: usize) -> Poll<io::Result<Option<usize>>> {
+        let head = self.out.get(sent..).unwrap_or_default();
+        let rest = &body[sent.saturating_sub(self.out.len())..];
+        let bufs = [IoSlice::new(head), IoSlice::new(rest)];
+        let bufs = if head.is_empty() { &bufs[1..] } else { &bufs[..] };
+        if let Poll::Ready(wrote) = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs) {
+            return Poll::Ready(match wrote? {
+                0 => Err(io::ErrorKind::WriteZero.into()),
+                bytes => Ok(Some(bytes)),
+            });
+        }
+        let mut piece = [0; HEAD_READ_BYTES];
+        let mut piece = ReadBuf::new(&mut piece);
+        std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
+        if piece.filled().is_empty() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        self.buf.extend_from_slice(piece.filled());
+        Poll::Ready(Ok(None))
+    }
+
+    /// Whether what came so far is only `100 Continue` and the like, which is then forgotten, or not yet a whole head.
+    fn is_interim(&mut self) -> bool {
+        loop {
+            match Head::parse(&self.buf[self.from..], false) {
+                Ok(Some((head, len))) if matches!(head.status, 100..=199) => self.from += len,
+                Ok(None) => return true,
+                _ => return false,
+            }
+        }
+    }
+
+    /// After a failed write: whether the server's reason can still be read.
+    async fn last_words(&mut self) -> bool {
+        const PATIENCE: Duration = Duration::from_millis(200);
+        loop {
+            if let Ok(Some(_)) = Head::parse(&self.buf[self.from..], false) {
+                return true;
+            }
+            match timeout(PATIENCE, self.fill()).await {
+                Ok(Ok(())) => {}
+                _ => return false,
+            }
+        }
+    }
+
+    /// Reads more into the buffer; an error at the end of the stream.
+    async fn fill(&mut self) -> io::Result<()> {
+        if self.from > 0 && self.from == self.buf.len() {
+            self.buf.clear();
+            self.from = 0;
+        }
+        let start = self.buf.len();
+        self.buf.resize(start + HEAD_READ_BYTES, 0);
+        let got = self.stream.read(&mut self.buf[start..]).await;
+        self.buf.truncate(start + *got.as_ref().unwrap_or(&0));
+        match got? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn fill_within(&mut self, idle: Duration, doing: &'static str) -> Result<()> {
+        match timeout(idle, self.fill()).await {
+            Ok(filled) => filled.map_err(|e| broken(doing, e)),
+            Err(_) => Err(stalled("the server sends nothing", idle)),
+        }
+    }
+
+    /// The head of the answer; interim ones are skipped.
+    pub async fn head(&mut self, bodiless: bool, idle: Duration) -> Result<Head> {
+        loop {
+            match Head::parse(&self.buf[self.from..], bodiless)? {
+                Some((head, len)) => {
+                    self.from += len;
+                    if !matches!(head.status, 100..=199) {
+                        self.spent |= head.closes;
+                        return Ok(head);
+                    }
+                }
+                None => self.fill_within(idle, "waiting for the answer").await?,
+            }
+        }
+    }
+
+    /// The body, all of it, into `sink`. On an error the connection is spent; what landed before it is right as far as it goes.
+    pub async fn body(&mut self, framing: Framing, mut sink: Sink<'_, '_>, idle: Duration) -> Result<()> {
+        let spent = std::mem::replace(&mut self.spent, true);
+        match framing {
+            Framing::Length(bytes) => self.take(bytes, &mut sink, idle).await?,
+            Framing::Chunked => self.chunks(&mut sink, idle).await?,
+            Framing::UntilClose => return self.rest(&mut sink, idle).await,
+        }
+        self.spent = spent;
+        Ok(())
+    }
+
+    /// Exactly `left` bytes: first what came with the head, then from the socket to where they belong.
+    async fn take(&mut self, mut left: u64, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
+        let here = (self.buf.len() - self.from).min(usize::try_from(left).unwrap_or(usize::MAX));
+        sink.copy(&self.buf[self.from..self.from + here])?;
+        self.from += here;
+        self.copied += here as u64;
+        left -= here as u64;
+        while left > 0 {
+            let space = sink.space(usize::try_from(left).unwrap_or(usize::MAX))?;
+            let len = space.len();
+            let got = read(&mut self.stream, space, idle).await;
+            sink.filled(*got.as_ref().unwrap_or(&0), len);
+            match got? {
+                0 => return Err(short(left)),
+                got => left -= got as u64,
+            }
+        }
+        Ok(())
+    }
+
+    async fn chunks(&mut self, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
+        loop {
+            let line = self.line(idle).await?;
+            let size = std::str::from_utf8(&line).ok().and_then(|line| line.split(';').next());
+            let size = size.and_then(|size| u64::from_str_radix(size.trim(), 16).ok());
+            match size.ok_or_else(|| nonsense("a chunk has no size"))? {
+                0 => break,
+                size => self.take(size, sink, idle).await?,
+            }
+            if !self.line(idle).await?.is_empty() {
+                return Err(nonsense("a chunk is longer than it said"));
+            }
+        }
+        while !self.line(idle).await?.is_empty() {}
+        Ok(())
+    }
+
+    /// The next line, without its end.
+    async fn line(&mut self, idle: Duration) -> Result<Vec<u8>> {
+        loop {
+            let rest = &self.buf[self.from..];
+            if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]).to_vec();
+                self.from += end + 1;
+                return Ok(line);
+            }
+            if rest.len() > CHUNK_LINE_MAX {
+                return Err(nonsense("a chunk's header has no end"));
+            }
+            self.fill_within(idle, "reading the body").await?;
+        }
+    }
+
+    /// Everything until the server closes.
+    async fn rest(&mut self, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
+        sink.copy(&self.buf[self.from..])?;
+        self.from = self.buf.len();
+        loop {
+            let space = sink.space(HEAD_BYTES_MAX)?;
+            let len = space.len();
+            let got = read(&mut self.stream, space, idle).await;
+            sink.filled(*got.as_ref().unwrap_or(&0), len);
+            if got? == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn read(stream: &mut Stream, space: &mut [u8], idle: Duration) -> Result<usize> {
+    match timeout(idle, stream.read(space)).await {
+        Ok(got) => got.map_err(|e| broken("reading the body", e)),
+        Err(_) => Err(stalled("the body stopped", idle)),
+    }
+}
+
+fn broken(doing: &'static str, e: io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("the connection broke while {doing}")).with_source(e)
+}
+
+fn short(left: u64) -> Error {
+    Error::new(ErrorKind::Io, format!("the body ended {left} bytes before its announced length"))
+}
+
+fn stalled(what: &'static str, idle: Duration) -> Error {
+    Error::new(ErrorKind::Timeout, format!("{what} for {} ms", idle.as_millis()))
+}
+
+fn nonsense(what: &'static str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the body makes no sense: {what}")).retryable(true)
+}

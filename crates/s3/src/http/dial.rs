@@ -1,0 +1,128 @@
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::conn::Conn;
+use super::names::{Names, Resolve};
+use super::stream::Stream;
+use super::tls::{Tls, Trust};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The most addresses of one name that are tried for one connection.
+const TRIES_MAX: usize = 3;
+
+/// A server: scheme, host and port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// Whether it is reached over TLS.
+    pub tls: bool,
+    /// Its name or address, an IPv6 address without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// What goes into the `host` header: the port only when it is not the scheme's own.
+    pub authority: String,
+}
+
+impl Target {
+    /// That of `host` (an IPv6 address without brackets) and its port, if it is not the scheme's own.
+    pub fn new(tls: bool, host: &str, port: Option<u16>) -> Self {
+        let usual = if tls { 443 } else { 80 };
+        let shown = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let authority = match port.filter(|port| *port != usual) {
+            Some(port) => format!("{shown}:{port}"),
+            None => shown,
+        };
+        Target { tls, host: host.to_owned(), port: port.unwrap_or(usual), authority }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority)
+    }
+}
+
+/// Opens connections.
+#[derive(Debug)]
+pub struct Dialer {
+    names: Names,
+    trust: Trust,
+    tls: OnceLock<Tls>,
+    patience: Duration,
+}
+
+impl Dialer {
+    /// Resolves by `resolver`, trusts `trust`, waits `patience` for each address.
+    pub fn new(resolver: Box<dyn Resolve>, trust: Trust, patience: Duration) -> Self {
+        Dialer { names: Names::new(resolver), trust, tls: OnceLock::new(), patience }
+    }
+
+    /// A new connection. Errors with `Io` or `Timeout` when no address answers, `Denied` when its certificate is not trusted.
+    pub async fn connect(&self, target: &Arc<Target>) -> Result<Conn> {
+        let addresses = self.addresses(target).await?;
+        let mut last = Error::new(ErrorKind::Io, format!("{} has no address", target.host));
+        for address in addresses.into_iter().take(TRIES_MAX) {
+            match timeout(self.patience, self.dial(target, address)).await {
+                Ok(Ok(stream)) => return Ok(Conn::new(stream, Arc::clone(target))),
+                Ok(Err(e)) if !e.is_retryable() => return Err(e),
+                Ok(Err(e)) => last = e,
+                Err(_) => {
+                    let what = format!("{target} ({address}) did not answer within {} ms", self.patience.as_millis());
+                    last = Error::new(ErrorKind::Timeout, what);
+                }
+            }
+            self.names.drop_address(&target.host, target.port, address);
+        }
+        Err(last)
+    }
+
+    async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>> {
+        if let Ok(ip) = target.host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, target.port)]);
+        }
+        let found = timeout(self.patience, self.names.addresses(&target.host, target.port)).await;
+        match found {
+            Ok(found) => found.map_err(|e| {
+                let what = format!("the name {} cannot be resolved: check the endpoint", target.host);
+                Error::new(ErrorKind::Io, what).with_source(e)
+            }),
+            Err(_) => Err(Error::new(ErrorKind::Timeout, format!("the name {} was not resolved in time", target.host))),
+        }
+    }
+
+    async fn dial(&self, target: &Target, address: SocketAddr) -> Result<Stream> {
+        let failed = |e| Error::new(ErrorKind::Io, format!("{target} ({address}) cannot be reached")).with_source(e);
+        let tcp = TcpStream::connect(address).await.map_err(failed)?;
+        tcp.set_nodelay(true).map_err(failed)?;
+        match target.tls {
+            true => self.tls()?.connect(&target.host, tcp).await,
+            false => Ok(Stream::Plain(tcp)),
+        }
+    }
+
+    fn tls(&self) -> Result<&Tls> {
+        if let Some(tls) = self.tls.get() {
+            return Ok(tls);
+        }
+        let made = Tls::new(&self.trust)?;
+        Ok(self.tls.get_or_init(|| made))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_header_names_only_unusual_ports() {
+        assert_eq!(Target::new(true, "h", None).authority, "h");
+        assert_eq!(Target::new(true, "h", Some(443)).authority, "h");
+        assert_eq!(Target::new(false, "h", Some(443)).authority, "h:443");
+        assert_eq!(Target::new(false, "::1", Some(9000)).to_string(), "http://[::1]:9000");
+    }
+}

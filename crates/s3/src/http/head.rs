@@ -1,0 +1,142 @@
+use crate::error::{Error, ErrorKind, Result};
+
+/// The most bytes that a response's head may have.
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+const HEADERS_MAX: usize = 100;
+
+/// How a body ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Framing {
+    /// After this many bytes.
+    Length(u64),
+    /// With its last chunk.
+    Chunked,
+    /// With the connection.
+    UntilClose,
+}
+
+/// Status and headers of a response.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// The status code.
+    pub status: u16,
+    /// How the body ends.
+    pub framing: Framing,
+    /// Whether the connection ends with this response.
+    pub closes: bool,
+    text: Vec<u8>,
+}
+
+impl Head {
+    /// The head at the start of `bytes` and its length; `None` while it is incomplete. `bodiless` says that the request was
+    /// a HEAD. Errors with `Corrupt` when it is not HTTP/1, or says two things about its length.
+    pub fn parse(bytes: &[u8], bodiless: bool) -> Result<Option<(Head, usize)>> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut response = httparse::Response::new(&mut headers);
+        let len = match response.parse(bytes) {
+            Ok(httparse::Status::Complete(len)) => len,
+            Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Ok(None),
+            Ok(httparse::Status::Partial) => return Err(nonsense("its head has no end")),
+            Err(e) => return Err(nonsense("the answer is not HTTP").with_source(e)),
+        };
+        let status = response.code.unwrap_or(0);
+        let mut closes = response.version == Some(0);
+        let (mut length, mut chunked) = (None, false);
+        for header in response.headers.iter() {
+            let value = std::str::from_utf8(header.value).unwrap_or_default().trim();
+            if header.name.eq_ignore_ascii_case("content-length") {
+                let number = digits(value).ok_or_else(|| nonsense("its content-length is not a number"))?;
+                if length.is_some_and(|other| other != number) {
+                    return Err(nonsense("it has two content-lengths"));
+                }
+                length = Some(number);
+            } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+                chunked = value.eq_ignore_ascii_case("chunked");
+                if !chunked && !value.eq_ignore_ascii_case("identity") {
+                    return Err(nonsense("its transfer-encoding is unknown"));
+                }
+            } else if header.name.eq_ignore_ascii_case("connection") {
+                closes |= value.split(',').any(|word| word.trim().eq_ignore_ascii_case("close"));
+            }
+        }
+        let framing = match (bodiless || matches!(status, 100..=199 | 204 | 304), chunked, length) {
+            (true, ..) => Framing::Length(0),
+            (_, true, Some(_)) => return Err(nonsense("it has a content-length and is chunked")),
+            (_, true, None) => Framing::Chunked,
+            (_, false, Some(length)) => Framing::Length(length),
+            (_, false, None) => Framing::UntilClose,
+        };
+        closes |= framing == Framing::UntilClose;
+        Ok(Some((Head { status, framing, closes, text: bytes[..len].to_vec() }, len)))
+    }
+
+    /// The first header of that name (in any case), if its value is text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.text.split(|byte| *byte == b'\n').skip(1);
+        let mut fields = lines.filter_map(|line| line.split_at_checked(name.len()));
+        let (_, rest) =
+            fields.find(|(field, rest)| field.eq_ignore_ascii_case(name.as_bytes()) && rest.starts_with(b":"))?;
+        std::str::from_utf8(&rest[1..]).ok().map(str::trim)
+    }
+
+    /// Whether it says that all is well.
+    pub fn is_success(&self) -> bool {
+        matches!(self.status, 200..=299)
+    }
+}
+
+/// A number of digits only, as HTTP wants it: no sign, no blank.
+pub fn digits(text: &str) -> Option<u64> {
+    (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
+}
+
+fn nonsense(what: &'static str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the response makes no sense: {what}")).retryable(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Option<(Head, usize)>> {
+        Head::parse(text.as_bytes(), false)
+    }
+
+    #[test]
+    fn heads_and_their_framing() {
+        let (head, len) = parse("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: \"x\"\r\n\r\nhello").unwrap().unwrap();
+        assert_eq!((head.status, head.framing, head.closes, len), (200, Framing::Length(5), false, 49));
+        assert_eq!(
+            (head.header("etag"), head.header("e"), head.header("content-length")),
+            (Some("\"x\""), None, Some("5"))
+        );
+        let (head, _) =
+            parse("HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\nconnection: x, Close\r\n\r\n").unwrap().unwrap();
+        assert_eq!((head.framing, head.closes), (Framing::Chunked, true));
+        let (head, _) = parse("HTTP/1.0 200 OK\r\n\r\n").unwrap().unwrap();
+        assert_eq!((head.framing, head.closes), (Framing::UntilClose, true));
+        let (head, _) = Head::parse(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", true).unwrap().unwrap();
+        assert_eq!(head.framing, Framing::Length(0));
+        assert!(parse("HTTP/1.1 200 OK\r\nContent-").unwrap().is_none());
+    }
+
+    #[test]
+    fn contradictions_are_errors() {
+        for headers in [
+            "content-length: 5\r\ncontent-length: 6",
+            "content-length: -5",
+            "content-length: +5",
+            "content-length: ",
+            "content-length: 99999999999999999999",
+            "content-length: 5\r\ntransfer-encoding: chunked",
+            "transfer-encoding: gzip, chunked",
+        ] {
+            let error = parse(&format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{headers}");
+        }
+        assert!(parse("<html>").is_err());
+        assert!(Head::parse(&[b'a'; HEAD_BYTES_MAX], false).is_err());
+        let endless = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(HEAD_BYTES_MAX));
+        assert!(parse(&endless).is_err());
+    }
+}

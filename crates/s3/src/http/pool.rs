@@ -1,0 +1,65 @@
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::conn::Conn;
+use super::dial::{Dialer, Target};
+use crate::error::Result;
+
+/// Idle connections, the last used first: those at the bottom age until they are closed. There are never more than requests were
+/// once in flight, since a new one is opened only when none is idle.
+#[derive(Debug)]
+pub struct Pool {
+    dialer: Dialer,
+    idle: Mutex<Vec<Conn>>,
+    idle_max: Duration,
+}
+
+impl Pool {
+    /// Connections are closed after `idle_max` without use, which should be less than the server's own limit.
+    pub fn new(dialer: Dialer, idle_max: Duration) -> Self {
+        Pool { dialer, idle: Mutex::default(), idle_max }
+    }
+
+    /// A connection that served before and looks alive.
+    pub fn reuse(&self, target: &Arc<Target>) -> Option<Conn> {
+        let mut idle = self.idle();
+        while let Some(mut conn) = idle.pop() {
+            if conn.target == *target && conn.parked.elapsed() < self.idle_max && conn.is_usable() {
+                conn.reused = true;
+                return Some(conn);
+            }
+        }
+        None
+    }
+
+    /// A new connection.
+    pub async fn open(&self, target: &Arc<Target>) -> Result<Conn> {
+        self.dialer.connect(target).await
+    }
+
+    /// Keeps a connection for later, if it can serve again.
+    pub fn put(&self, mut conn: Conn) {
+        if !conn.is_usable() {
+            return;
+        }
+        conn.parked = Instant::now();
+        let mut idle = self.idle();
+        let old = idle.iter().take_while(|conn| conn.parked.elapsed() >= self.idle_max).count();
+        idle.drain(..old);
+        idle.push(conn);
+    }
+
+    /// How many are idle.
+    pub fn idle_len(&self) -> usize {
+        self.idle().len()
+    }
+
+    /// Closes all that are idle.
+    pub fn clear(&self) {
+        self.idle().clear();
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Conn>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,102 @@
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::stream::Stream;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Whom TLS trusts.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Trust {
+    /// The certificates of the operating system.
+    #[default]
+    System,
+    /// The certificates in this PEM text, and no others.
+    Pem(Vec<u8>),
+    /// A whole configuration of rustls, with a provider of your own.
+    Custom(Arc<ClientConfig>),
+}
+
+/// Makes TLS connections; sessions are resumed.
+pub struct Tls(TlsConnector);
+
+impl Tls {
+    pub fn new(trust: &Trust) -> Result<Self> {
+        let roots = match trust {
+            Trust::Custom(config) => return Ok(Tls(TlsConnector::from(Arc::clone(config)))),
+            Trust::System => system_roots()?,
+            Trust::Pem(pem) => pem_roots(pem)?,
+        };
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.map_err(|e| Error::new(ErrorKind::Invalid, "TLS cannot be set up").with_source(e))?;
+        let mut config = config.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Tls(TlsConnector::from(Arc::new(config))))
+    }
+
+    /// The handshake with `host` over `tcp`.
+    pub async fn connect(&self, host: &str, tcp: TcpStream) -> Result<Stream> {
+        let name = ServerName::try_from(host.to_owned());
+        let name =
+            name.map_err(|e| Error::new(ErrorKind::Invalid, format!("{host} is no name for TLS")).with_source(e))?;
+        let handshake = self.0.connect(name, tcp).await;
+        handshake.map(|stream| Stream::Tls(Box::new(stream))).map_err(|e| {
+            let certificate = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+            let distrust = matches!(certificate, Some(rustls::Error::InvalidCertificate(_)));
+            let (kind, advice) = match distrust {
+                true => (ErrorKind::Denied, ": set the CA bundle that signed its certificate"),
+                false => (ErrorKind::Io, ""),
+            };
+            Error::new(kind, format!("TLS with {host} failed{advice}")).with_source(e)
+        })
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+fn system_roots() -> Result<RootCertStore> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    match added {
+        0 => Err(Error::new(ErrorKind::Invalid, "the system has no CA certificates: install them or set a CA bundle")),
+        _ => Ok(roots),
+    }
+}
+
+fn pem_roots(pem: &[u8]) -> Result<RootCertStore> {
+    let broken = |e: Box<dyn std::error::Error + Send + Sync>| {
+        Error::new(ErrorKind::Invalid, "the CA bundle is not a PEM file of certificates").with_source(e)
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|e| broken(e.into()))?;
+        roots.add(certificate).map_err(|e| broken(e.into()))?;
+    }
+    match roots.is_empty() {
+        true => Err(Error::new(ErrorKind::Invalid, "the CA bundle holds no certificate")),
+        false => Ok(roots),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bundle_without_certificates_is_refused() {
+        for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            assert_eq!(Tls::new(&Trust::Pem(pem.into())).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+    }
+}

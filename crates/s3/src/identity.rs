@@ -1,0 +1,112 @@
+//! Who signs: the base credentials, or on S3 Express a session made with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Inner;
+use crate::creds::Credentials;
+use crate::error::{Error, ErrorKind, Result};
+use crate::refresh::{Fetch, Fresh, Have};
+use crate::request::{Request, Signer};
+use crate::time::iso;
+use crate::tries::Tries;
+use crate::xml;
+
+/// A fetch of credentials may take no longer, whoever waits for it.
+const FETCH_MAX: Duration = Duration::from_secs(10);
+const SESSION_BYTES_MAX: usize = 64 * 1024;
+
+impl Inner {
+    /// The credentials to sign a request with.
+    pub async fn identity(self: &Arc<Self>, signer: Signer) -> Result<Credentials> {
+        let session = self.is_session(signer);
+        let fresh = self.fresh(session);
+        match fresh.have(self.clock.server()) {
+            Have::Good(credentials) => Ok(credentials),
+            Have::Due(credentials) => {
+                let inner = Arc::clone(self);
+                tokio::spawn(async move {
+                    let result = inner.fetch(session).await;
+                    inner.fresh(session).renewed(inner.clock.server(), result);
+                });
+                Ok(credentials)
+            }
+            Have::Nothing => fresh.fetch(|| self.clock.server(), || Arc::clone(self).fetch(session)).await,
+        }
+    }
+
+    /// Drops what the store called expired.
+    pub fn forget(&self, who: &Credentials, signer: Signer) {
+        self.fresh(self.is_session(signer)).forget(who);
+    }
+
+    fn is_session(&self, signer: Signer) -> bool {
+        signer == Signer::Data && self.config.endpoint.service() == "s3express"
+    }
+
+    fn fresh(&self, session: bool) -> &Fresh {
+        if session { &self.session } else { &self.base }
+    }
+
+    /// Boxed, since a session is made by a request that itself needs an identity.
+    fn fetch(self: &Arc<Self>, session: bool) -> Fetch {
+        let inner = Arc::clone(self);
+        Box::pin(async move {
+            let work =
+                async { if session { inner.create_session().await } else { inner.config.credentials.provide().await } };
+            let result = tokio::time::timeout(FETCH_MAX, work).await.unwrap_or_else(|_| {
+                Err(Error::new(ErrorKind::Timeout, "the source of credentials did not answer in time"))
+            });
+            match &result {
+                Ok(_) => inner.counters.identity_renewals.one(),
+                Err(_) => inner.counters.identity_failures.one(),
+            }
+            result
+        })
+    }
+
+    async fn create_session(self: &Arc<Self>) -> Result<Credentials> {
+        let mode = if self.config.read_only { "ReadOnly" } else { "ReadWrite" };
+        let headers = [("x-amz-create-session-mode", mode)];
+        let request =
+            Request { query: &[("session", "")], headers: &headers, signer: Signer::Base, ..Request::new("GET", None) };
+        let answer = Tries::new(self).ask(&request, SESSION_BYTES_MAX).await?;
+        session_of(&answer.body)
+    }
+}
+
+/// The credentials in a `CreateSessionResult`, whose elements come in any order.
+fn session_of(body: &[u8]) -> Result<Credentials> {
+    let (mut access, mut secret, mut token, mut end) = (None, None, None, None);
+    xml::each(body, |path, text| {
+        let [.., within, field] = path else { return };
+        match field.as_str() {
+            _ if within != "Credentials" => {}
+            "AccessKeyId" => access = Some(text.to_owned()),
+            "SecretAccessKey" => secret = Some(text.to_owned()),
+            "SessionToken" => token = Some(text.to_owned()),
+            "Expiration" => end = iso(text),
+            _ => {}
+        }
+    })?;
+    match (access, secret, token) {
+        (Some(access), Some(secret), Some(token)) => Ok(Credentials::temporary(access, secret, Some(token), end)),
+        _ => Err(Error::new(ErrorKind::Unsupported, "the store makes no sessions: it is not S3 Express")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_in_any_order() {
+        let body = b"<?xml version=\"1.0\"?>\n<CreateSessionResult xmlns=\"x\"><Credentials><SessionToken>t</SessionToken>\
+            <SecretAccessKey>s</SecretAccessKey><AccessKeyId>a</AccessKeyId><Expiration>2013-05-24T00:00:00Z</Expiration>\
+            </Credentials></CreateSessionResult>";
+        let session = session_of(body).unwrap();
+        assert_eq!((session.access_key(), session.token(), session.expires()), ("a", Some("t"), Some(1_369_353_600)));
+        let listing = b"<ListBucketResult><Name>b</Name></ListBucketResult>";
+        assert_eq!(session_of(listing).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}

@@ -1,0 +1,124 @@
+use super::is_missing;
+use crate::checksum::{Checksum, md5};
+use crate::client::Client;
+use crate::error::{Error, ErrorKind, Result};
+use crate::request::Request;
+use crate::tries::Tries;
+use crate::xml;
+
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// S3 takes no more keys at once.
+pub const KEYS_MAX: usize = 1000;
+
+/// A key that was not deleted, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Refused {
+    /// The key.
+    pub key: String,
+    /// S3's error code.
+    pub code: String,
+}
+
+impl Client {
+    /// Deletes an object; that there is none is fine.
+    pub async fn delete(&self, key: &str) -> Result<()> {
+        let request = Request::new("DELETE", Some(key));
+        match self.run("delete", Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX)).await {
+            Err(e) if !is_missing(&e) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes up to 1000 objects with one request (one each where the store has none for many, and for keys that XML cannot
+    /// say). Returns those that were not deleted.
+    pub async fn delete_many<K: AsRef<str>>(&self, keys: &[K]) -> Result<Vec<Refused>> {
+        if keys.len() > KEYS_MAX {
+            return Err(Error::new(ErrorKind::Invalid, format!("at most {KEYS_MAX} keys can be deleted at once")));
+        }
+        let many = self.inner.config.endpoint.provider().deletes_many();
+        let (said, odd): (Vec<&str>, Vec<&str>) =
+            keys.iter().map(AsRef::as_ref).partition(|key| many && xml::is_sayable(key));
+        let mut refused = Vec::new();
+        if !said.is_empty() {
+            match self.run("delete_many", self.delete_said(&said)).await {
+                Ok(some) => refused = some,
+                Err(e) if e.kind() == ErrorKind::Unsupported => refused = self.delete_each(&said).await?,
+                Err(e) => return Err(e),
+            }
+        }
+        refused.extend(self.delete_each(&odd).await?);
+        Ok(refused)
+    }
+
+    async fn delete_said(&self, keys: &[&str]) -> Result<Vec<Refused>> {
+        let mut body = String::from("<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>");
+        for key in keys {
+            body.push_str("<Object><Key>");
+            xml::escape(&mut body, key);
+            body.push_str("</Key></Object>");
+        }
+        body.push_str("</Delete>");
+        let sum = if self.inner.config.endpoint.provider().refuses_md5() {
+            ("x-amz-checksum-crc32c", Checksum::Crc32c.of(body.as_bytes()).unwrap_or_default())
+        } else {
+            ("content-md5", md5(body.as_bytes()))
+        };
+        let headers = [(sum.0, sum.1.as_str())];
+        let request = Request {
+            query: &[("delete", "")],
+            headers: &headers,
+            body: body.as_bytes(),
+            ..Request::new("POST", None)
+        };
+        let answer = Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX).await?;
+        refusals(&answer.body)
+    }
+
+    async fn delete_each(&self, keys: &[&str]) -> Result<Vec<Refused>> {
+        let mut refused = Vec::new();
+        for key in keys {
+            match self.delete(key).await {
+                Err(e) if e.status().is_some() && !e.is_retryable() => {
+                    let code = e.code().unwrap_or("Unknown").to_owned();
+                    refused.push(Refused { key: (*key).to_owned(), code });
+                }
+                other => other?,
+            }
+        }
+        Ok(refused)
+    }
+}
+
+/// The errors in a `DeleteResult`, which is a success all the same.
+fn refusals(body: &[u8]) -> Result<Vec<Refused>> {
+    let (mut refused, mut key, mut code) = (Vec::new(), String::new(), String::new());
+    xml::each(body, |path, text| match path {
+        [_, error, field] if error == "Error" => match field.as_str() {
+            "Key" => text.clone_into(&mut key),
+            "Code" => text.clone_into(&mut code),
+            _ => {}
+        },
+        // That it is not there is what was asked for.
+        [_, error] if error == "Error" && code != "NoSuchKey" => {
+            refused.push(Refused { key: std::mem::take(&mut key), code: std::mem::take(&mut code) });
+        }
+        _ => {}
+    })?;
+    Ok(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_success_can_hold_refusals() {
+        let body = b"<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>b&amp;c</Key><Code>AccessDenied</Code><Message>m</Message></Error>\
+            <Error><Code>NoSuchKey</Code><Key>d</Key></Error></DeleteResult>";
+        let refused = refusals(body).unwrap();
+        assert_eq!(refused, [Refused { key: "b&c".into(), code: "AccessDenied".into() }]);
+        assert!(refusals(b"<DeleteResult/>").unwrap().is_empty());
+        assert!(refusals(b"<DeleteResult><Error>").is_err());
+    }
+}

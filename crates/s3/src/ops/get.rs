@@ -1,0 +1,185 @@
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use kvtier_mem::Lease;
+
+use super::head::Object;
+use super::is_missing;
+use super::landing::Course;
+use crate::attempt::Open;
+use crate::checksum::Checksum;
+use crate::client::{Client, Inner};
+use crate::error::{Error, ErrorKind, Result};
+use crate::http::Landing;
+use crate::request::Request;
+use crate::retry::{Again, Trouble};
+use crate::tries::Tries;
+
+/// Which bytes to get, and of which version.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Get {
+    /// The bytes, or all of them.
+    pub range: Option<Range<u64>>,
+    /// Only this version; another is a `Conflict`.
+    pub if_match: Option<String>,
+    /// Whether they must fill the memory. Otherwise they may be fewer, never more.
+    pub exact: bool,
+}
+
+impl Default for Get {
+    fn default() -> Self {
+        Get { range: None, if_match: None, exact: true }
+    }
+}
+
+impl Get {
+    /// All bytes, at most as many as there is memory.
+    pub fn at_most() -> Self {
+        Get { exact: false, ..Get::default() }
+    }
+
+    /// These bytes.
+    pub fn range(range: Range<u64>) -> Self {
+        Get { range: Some(range), ..Get::default() }
+    }
+
+    /// Of this version only.
+    pub fn if_match(mut self, etag: impl Into<String>) -> Self {
+        self.if_match = Some(etag.into());
+        self
+    }
+}
+
+impl Client {
+    /// Gets an object into `lease`, from its start; `None` when the object is not there. Nothing is written outside the lease, whatever
+    /// the store sends. After an error or a dropped future the lease counts as empty.
+    ///
+    /// Errors with `Corrupt` when the object does not fit (see [`Get::exact`]) or is not what the store says, `Conflict` when
+    /// another version is there than [`Get::if_match`] names.
+    pub async fn get(&self, key: &str, lease: &mut Lease, get: &Get) -> Result<Option<Object>> {
+        lease.assume_filled(0);
+        let got = self.run("get", fetch(&self.inner, key, host(lease)?, get)).await?;
+        if let Some(object) = &got {
+            lease.assume_filled(usize::try_from(object.len).unwrap_or(usize::MAX));
+        }
+        Ok(got)
+    }
+}
+
+/// The bytes of a lease.
+pub fn host(lease: &mut Lease) -> Result<&mut [u8]> {
+    let refusal = || Error::new(ErrorKind::Invalid, "a network cannot write into device memory: give host memory");
+    lease.as_host_mut().ok_or_else(refusal)
+}
+
+/// Gets into `memory`, until it is there or there is no more to try.
+pub async fn fetch(inner: &Arc<Inner>, key: &str, memory: &mut [u8], get: &Get) -> Result<Option<Object>> {
+    let memory = match &get.range {
+        Some(range) => {
+            let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+            let invalid = || Error::new(ErrorKind::Invalid, "the range is empty or longer than the memory");
+            memory.get_mut(..len).filter(|memory| !memory.is_empty()).ok_or_else(invalid)?
+        }
+        None => memory,
+    };
+    let start = get.range.as_ref().map(|range| range.start);
+    let mut course = Course { start, exact: get.exact, etag: get.if_match.clone(), total: None, sum: None };
+    let (mut landing, mut tries) = (Landing::new(memory), Tries::new(inner));
+    inner.gets.fetch_add(1, Ordering::Relaxed);
+    loop {
+        if landing.filled() > 0 {
+            inner.counters.resumes.one();
+        }
+        match attempt(inner, key, &mut course, &mut landing).await {
+            Ok(object) => {
+                tries.won();
+                return Ok(Some(object));
+            }
+            Err(trouble) if is_missing(&trouble.error) => return Ok(None),
+            Err(trouble) => {
+                if !resumable(&course, &landing, &trouble) {
+                    landing.restart(None);
+                    course = Course { etag: get.if_match.clone(), total: None, sum: None, ..course };
+                }
+                tries.after(trouble).await?;
+            }
+        }
+    }
+}
+
+/// Whether the next attempt may go on where this one ended: what landed is right, and can be told to be of the same object.
+fn resumable(course: &Course, landing: &Landing<'_>, trouble: &Trouble) -> bool {
+    let strong = course.etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"));
+    landing.filled() > 0 && strong && !matches!(trouble.error.kind(), ErrorKind::Corrupt | ErrorKind::Conflict)
+}
+
+async fn attempt(
+    inner: &Arc<Inner>,
+    key: &str,
+    course: &mut Course,
+    landing: &mut Landing<'_>,
+) -> Result<Object, Trouble> {
+    let verify = inner.config.checksum != Checksum::None;
+    let range = course.range(landing);
+    let mut headers = [("", ""); 3];
+    let wanted = [
+        course.etag.as_deref().map(|etag| ("if-match", etag)),
+        range.as_deref().map(|range| ("range", range)),
+        verify.then_some(("x-amz-checksum-mode", "ENABLED")),
+    ];
+    let count = wanted.iter().flatten().zip(&mut headers).map(|(header, slot)| *slot = *header).count();
+    let request = Request { headers: &headers[..count], ..Request::new("GET", Some(key)) };
+    request.check().map_err(Trouble::last)?;
+    let open = hedged(inner, &request).await?;
+    if !open.head.is_success() {
+        return Err(open.refusal(inner).await);
+    }
+    course.check(&open.head, landing, verify).map_err(unfit)?;
+    let head = open.land(inner, landing).await?;
+    match course.finish(landing) {
+        Ok(true) => inner.counters.checksums_verified.one(),
+        Ok(false) => {}
+        Err(error) => {
+            inner.counters.checksum_failures.add(u64::from(error.is_retryable()));
+            return Err(unfit(error));
+        }
+    }
+    let len = landing.filled() as u64;
+    Ok(Object { head, len, total: course.total.unwrap_or(len) })
+}
+
+/// An answer that is not the one to the question: another may be, but no pause cures it.
+fn unfit(error: Error) -> Trouble {
+    let again = if error.is_retryable() { Again::Backoff(None) } else { Again::No };
+    Trouble { error, again, sick: false }
+}
+
+/// Opens the request, and once more when the answer is slow. Neither holds the memory yet: the first good head gets it, the other
+/// connection is closed.
+async fn hedged(inner: &Arc<Inner>, request: &Request<'_>) -> Result<Open, Trouble> {
+    let Some(hedge) = inner.config.hedge else { return inner.open(request).await };
+    let mut first = std::pin::pin!(inner.open(request));
+    if let Ok(open) = tokio::time::timeout(hedge.after, &mut first).await {
+        return open;
+    }
+    let spent = inner.counters.read().hedges * 100;
+    let earned = inner.gets.load(Ordering::Relaxed) * u64::from(hedge.percent_max);
+    let permit = inner.limit.try_acquire().filter(|_| spent < earned);
+    let Some(permit) = permit else { return first.await };
+    inner.counters.hedges.one();
+    let mut second = std::pin::pin!(inner.open_with(request, permit));
+    let good = |open: &Result<Open, Trouble>| open.as_ref().is_ok_and(|open| open.head.status < 500);
+    tokio::select! {
+        open = &mut first => if good(&open) { open } else { second.await },
+        open = &mut second => {
+            if good(&open) {
+                inner.counters.hedges_won.one();
+                open
+            } else {
+                first.await
+            }
+        }
+    }
+}

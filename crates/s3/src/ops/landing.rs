@@ -1,0 +1,215 @@
+//! What a GET's answer must say before one of its bytes may land.
+
+use crate::checksum::{Checksum, Running};
+use crate::error::{Error, ErrorKind};
+use crate::http::{Framing, Head, Landing, digits};
+
+/// Where in the object the next byte is, and what is known of it.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// The first byte wanted; `None` asks for the whole object without a range.
+    pub start: Option<u64>,
+    /// Whether the object (or the range) must fill the memory.
+    pub exact: bool,
+    /// The version that bytes have landed of.
+    pub etag: Option<String>,
+    /// Bytes of the whole object.
+    pub total: Option<u64>,
+    /// What the store says its checksum is.
+    pub sum: Option<(Checksum, String)>,
+}
+
+impl Course {
+    /// The `range` header for what is still missing.
+    pub fn range(&self, landing: &Landing<'_>) -> Option<String> {
+        let start = match (self.start, landing.filled()) {
+            (None, 0) => return None,
+            (start, filled) => start.unwrap_or(0) + filled as u64,
+        };
+        // An object that may be shorter was asked for without an end; what is left of it is asked for in the same way.
+        match self.start {
+            None if !self.exact => Some(format!("bytes={start}-")),
+            _ => Some(format!("bytes={start}-{}", start + (landing.room() as u64).saturating_sub(1))),
+        }
+    }
+
+    /// Checks a successful head against what was asked for and the memory that is left.
+    pub fn check(&mut self, head: &Head, landing: &mut Landing<'_>, verify: bool) -> Result<(), Error> {
+        let asked = self.range(landing).is_some();
+        let at = self.start.unwrap_or(0) + landing.filled() as u64;
+        let (len, total) = match (head.status, asked) {
+            (206, true) => self.partial(head, at)?,
+            (206, false) => return Err(wrong("a part came though the whole was asked for")),
+            // A store that ignores ranges sends everything: that is right when everything was wanted.
+            (_, true) if at > 0 => return Err(ignored()),
+            (_, asked) => {
+                let len = length(head)?;
+                if asked && len.is_some_and(|len| len > landing.room() as u64) {
+                    return Err(ignored());
+                }
+                (len, len)
+            }
+        };
+        self.fits(len, landing)?;
+        if self.total.is_some() && total.is_some() && self.total != total {
+            return Err(changed());
+        }
+        self.total = self.total.or(total);
+        let etag = head.header("etag");
+        if landing.filled() > 0 {
+            return if self.etag.as_deref() == etag { Ok(()) } else { Err(changed()) };
+        }
+        self.etag = etag.map(str::to_owned);
+        let whole = self.start.unwrap_or(0) == 0 && total.is_some() && total == len;
+        let sum = Checksum::returned(|name| head.header(name)).filter(|_| verify && whole);
+        landing.restart(sum.and_then(|(sum, _)| Running::new(sum)));
+        self.sum = sum.map(|(sum, value)| (sum, value.to_owned()));
+        Ok(())
+    }
+
+    fn partial(&self, head: &Head, at: u64) -> Result<(Option<u64>, Option<u64>), Error> {
+        let range = head.header("content-range").and_then(content_range);
+        let (first, last, total) = range.ok_or_else(|| wrong("its content-range makes no sense"))?;
+        let len = length(head)?.unwrap_or(last - first + 1);
+        match first == at && last - first + 1 == len && total.is_none_or(|total| last < total) {
+            true => Ok((Some(len), total)),
+            false => Err(wrong("its content-range is not the one that was asked for")),
+        }
+    }
+
+    fn fits(&self, len: Option<u64>, landing: &Landing<'_>) -> Result<(), Error> {
+        let room = landing.room() as u64;
+        match len {
+            Some(len) if len > room => Err(misfit(format!("the object has {len} bytes, the memory {room}"))),
+            Some(len) if self.exact && len < room => Err(misfit(format!("the object has only {len} of {room} bytes"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What remains to be checked when the body is there.
+    pub fn finish(&self, landing: &Landing<'_>) -> Result<bool, Error> {
+        if self.exact && landing.room() > 0 {
+            return Err(misfit(format!("the object is {} bytes shorter than the memory", landing.room())));
+        }
+        match (&self.sum, landing.sum()) {
+            (Some((_, told)), Some(sum)) if *told != sum.value() => {
+                Err(Error::new(ErrorKind::Corrupt, "the bytes do not have the checksum that the store keeps for them")
+                    .retryable(true))
+            }
+            (Some(_), Some(_)) => Ok(true),
+            _ => Ok(false),
+        }
+    }
+}
+
+fn length(head: &Head) -> Result<Option<u64>, Error> {
+    match head.framing {
+        Framing::Length(len) => Ok(Some(len)),
+        Framing::Chunked => Ok(None),
+        Framing::UntilClose => Err(wrong("it does not say how long its body is")),
+    }
+}
+
+/// First and last byte and the total of `bytes 0-9/100`; the total may be `*`.
+fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
+    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last) = (digits(first)?, digits(last)?);
+    let total = if total == "*" { None } else { Some(digits(total)?) };
+    (first <= last && last < u64::MAX).then_some((first, last, total))
+}
+
+fn wrong(what: &'static str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the answer is not the one to the question: {what}")).retryable(true)
+}
+
+fn misfit(what: String) -> Error {
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+fn ignored() -> Error {
+    Error::new(ErrorKind::Unsupported, "the store ignores ranges: read whole objects")
+}
+
+fn changed() -> Error {
+    Error::new(ErrorKind::Conflict, "the object was replaced while it was read")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(status: u16, headers: &str) -> Head {
+        let text = format!("HTTP/1.1 {status} X\r\n{headers}\r\n\r\n");
+        Head::parse(text.as_bytes(), false).unwrap().unwrap().0
+    }
+
+    fn verdict(start: Option<u64>, exact: bool, room: usize, head: &Head) -> Option<ErrorKind> {
+        let mut memory = vec![0; room];
+        let mut landing = Landing::new(&mut memory);
+        let mut course = Course { start, exact, etag: None, total: None, sum: None };
+        course.check(head, &mut landing, true).err().map(|e| e.kind())
+    }
+
+    #[test]
+    fn whole_objects_must_fit() {
+        let of = |exact, room| verdict(None, exact, room, &head(200, "content-length: 10"));
+        assert_eq!((of(true, 10), of(false, 10), of(false, 11)), (None, None, None));
+        assert_eq!(
+            (of(true, 11), of(true, 9), of(false, 9)),
+            (Some(ErrorKind::Corrupt), Some(ErrorKind::Corrupt), Some(ErrorKind::Corrupt))
+        );
+        assert_eq!(
+            verdict(None, true, 10, &head(206, "content-length: 10\r\ncontent-range: bytes 0-9/10")),
+            Some(ErrorKind::Corrupt)
+        );
+        assert_eq!(verdict(None, true, 10, &head(200, "")), Some(ErrorKind::Corrupt));
+    }
+
+    #[test]
+    fn ranges_must_be_the_ones_asked_for() {
+        let of = |start, range: &str| {
+            verdict(Some(start), true, 10, &head(206, &format!("content-length: 10\r\ncontent-range: {range}")))
+        };
+        assert_eq!(of(5, "bytes 5-14/100"), None);
+        assert_eq!(of(5, "bytes 5-14/*"), None);
+        for range in [
+            "bytes 0-9/100",
+            "bytes 5-15/100",
+            "bytes 5-14/10",
+            "bytes 14-5/100",
+            "bytes */100",
+            "5-14/100",
+            "bytes 5-x/9",
+            "",
+        ] {
+            assert_eq!(of(5, range), Some(ErrorKind::Corrupt), "{range}");
+        }
+        assert_eq!(verdict(Some(5), true, 10, &head(200, "content-length: 100")), Some(ErrorKind::Unsupported));
+        assert_eq!(verdict(Some(0), true, 10, &head(200, "content-length: 100")), Some(ErrorKind::Unsupported));
+        assert_eq!(verdict(Some(0), true, 10, &head(200, "content-length: 10")), None);
+    }
+
+    #[test]
+    fn a_continuation_must_be_of_the_same_object() {
+        let mut memory = [0; 10];
+        let mut landing = Landing::new(&mut memory);
+        let mut course = Course { start: None, exact: true, etag: None, total: None, sum: None };
+        course.check(&head(200, "content-length: 10\r\netag: \"a\""), &mut landing, true).unwrap();
+        crate::http::Sink::Land(&mut landing).copy(b"1234").unwrap();
+        assert_eq!(course.range(&landing).as_deref(), Some("bytes=4-9"));
+        let rest = |etag: &str, total: u64| {
+            head(206, &format!("content-length: 6\r\ncontent-range: bytes 4-9/{total}\r\netag: {etag}"))
+        };
+        assert!(course.clone().check(&rest("\"a\"", 10), &mut landing, true).is_ok());
+        assert_eq!(
+            course.clone().check(&rest("\"b\"", 10), &mut landing, true).unwrap_err().kind(),
+            ErrorKind::Conflict
+        );
+        assert_eq!(
+            course.clone().check(&rest("\"a\"", 11), &mut landing, true).unwrap_err().kind(),
+            ErrorKind::Conflict
+        );
+        assert_eq!(landing.filled(), 4);
+    }
+}

@@ -1,0 +1,237 @@
+use crate::client::Client;
+use crate::encode;
+use crate::endpoint::Provider;
+use crate::error::{Error, ErrorKind, Result};
+use crate::request::Request;
+use crate::time::iso;
+use crate::tries::Tries;
+use crate::xml;
+
+/// A page of 1000 keys of 1024 bytes, each byte written with three, fits.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// What to list.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct List {
+    /// Only keys that begin with this; on S3 Express it is empty or ends in `/`.
+    pub prefix: String,
+    /// Only keys after this one. S3 Express does not have it.
+    pub start_after: Option<String>,
+    /// Keys that go on after this behind the prefix are folded into one prefix.
+    pub delimiter: Option<String>,
+    /// The most entries on a page; the store decides when it is zero.
+    pub page_max: u32,
+}
+
+impl List {
+    /// Everything under a prefix.
+    pub fn under(prefix: impl Into<String>) -> Self {
+        List { prefix: prefix.into(), ..List::default() }
+    }
+}
+
+/// One object in a listing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Entry {
+    /// Its key.
+    pub key: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// When it was written, in seconds since 1970 by the store's clock.
+    pub modified: i64,
+    /// Its version.
+    pub etag: String,
+}
+
+/// A part of a listing, in no order to rely on.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Page {
+    /// Objects; a page may have none and not be the last.
+    pub entries: Vec<Entry>,
+    /// Folded prefixes.
+    pub prefixes: Vec<String>,
+    /// Where the next page begins; `None` on the last.
+    pub next: Option<String>,
+}
+
+/// An unfinished upload.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Upload {
+    /// The key that it is for.
+    pub key: String,
+    /// Its id.
+    pub id: String,
+    /// When it was begun, in seconds since 1970 by the store's clock.
+    pub begun: i64,
+}
+
+/// A part of a listing of uploads.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Uploads {
+    /// The uploads.
+    pub uploads: Vec<Upload>,
+    /// Where the next page begins: key and upload id.
+    pub next: Option<(String, String)>,
+}
+
+impl Client {
+    /// One page of a listing; `next` is that of the page before.
+    pub async fn list(&self, list: &List, next: Option<&str>) -> Result<Page> {
+        if self.inner.config.endpoint.provider() == Provider::Express
+            && !list.prefix.is_empty()
+            && !list.prefix.ends_with('/')
+        {
+            return Err(Error::new(ErrorKind::Invalid, "on S3 Express a prefix ends in a slash").with_op("list"));
+        }
+        let page_max = list.page_max.to_string();
+        let mut query = Vec::with_capacity(7);
+        query.extend(next.map(|next| ("continuation-token", next)));
+        query.extend(list.delimiter.as_deref().map(|delimiter| ("delimiter", delimiter)));
+        query.extend([("encoding-type", "url"), ("list-type", "2")]);
+        query.extend((list.page_max > 0).then_some(("max-keys", page_max.as_str())));
+        query.extend((!list.prefix.is_empty()).then_some(("prefix", list.prefix.as_str())));
+        query.extend(list.start_after.as_deref().map(|after| ("start-after", after)));
+        let request = Request { query: &query, ..Request::new("GET", None) };
+        let answer = self.run("list", Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX)).await?;
+        page(&answer.body).map_err(|e| e.with_op("list"))
+    }
+
+    /// One page of the unfinished uploads under a prefix; `next` is that of the page before.
+    pub async fn list_uploads(&self, prefix: &str, next: Option<&(String, String)>) -> Result<Uploads> {
+        let mut query = vec![("encoding-type", "url")];
+        query.extend(next.map(|(key, _)| ("key-marker", key.as_str())));
+        query.extend((!prefix.is_empty()).then_some(("prefix", prefix)));
+        query.extend(next.map(|(_, id)| ("upload-id-marker", id.as_str())));
+        query.push(("uploads", ""));
+        let request = Request { query: &query, ..Request::new("GET", None) };
+        let answer = self.run("list_uploads", Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX)).await?;
+        uploads(&answer.body).map_err(|e| e.with_op("list_uploads"))
+    }
+}
+
+/// Texts in a listing, which are encoded when it says so.
+#[derive(Default)]
+struct Texts {
+    encoded: bool,
+    bad: bool,
+}
+
+impl Texts {
+    fn of(&mut self, text: &str) -> String {
+        if !self.encoded {
+            return text.to_owned();
+        }
+        encode::decode(text).unwrap_or_else(|| {
+            self.bad = true;
+            String::new()
+        })
+    }
+}
+
+fn page(body: &[u8]) -> Result<Page> {
+    let (mut page, mut entry, mut texts) =
+        (Page::default(), Entry::default(), Texts { encoded: says_encoded(body), bad: false });
+    let (mut root, mut truncated) = (false, false);
+    xml::each(body, |path, text| match path {
+        [_, contents, field] if contents == "Contents" => match field.as_str() {
+            "Key" => entry.key = texts.of(text),
+            "Size" => match text.parse() {
+                Ok(bytes) => entry.bytes = bytes,
+                Err(_) => texts.bad = true,
+            },
+            "LastModified" => entry.modified = iso(text).unwrap_or(0),
+            "ETag" => text.clone_into(&mut entry.etag),
+            _ => {}
+        },
+        [_, contents] if contents == "Contents" => page.entries.push(std::mem::take(&mut entry)),
+        [_, prefixes, field] if prefixes == "CommonPrefixes" && field == "Prefix" => page.prefixes.push(texts.of(text)),
+        [_, field] if field == "IsTruncated" => truncated = text == "true",
+        // Opaque: it is not encoded as the keys are.
+        [_, field] if field == "NextContinuationToken" => page.next = Some(text.to_owned()),
+        [only] => root = only == "ListBucketResult",
+        _ => {}
+    })?;
+    page.next = page.next.filter(|next| truncated && !next.is_empty());
+    match root && !texts.bad && truncated == page.next.is_some() {
+        true => Ok(page),
+        false => Err(xml::nonsense()),
+    }
+}
+
+fn uploads(body: &[u8]) -> Result<Uploads> {
+    let (mut found, mut upload, mut texts) =
+        (Uploads::default(), Upload::default(), Texts { encoded: says_encoded(body), bad: false });
+    let (mut truncated, mut next) = (false, (String::new(), String::new()));
+    xml::each(body, |path, text| match path {
+        [_, one, field] if one == "Upload" => match field.as_str() {
+            "Key" => upload.key = texts.of(text),
+            "UploadId" => text.clone_into(&mut upload.id),
+            "Initiated" => upload.begun = iso(text).unwrap_or(0),
+            _ => {}
+        },
+        [_, one] if one == "Upload" => found.uploads.push(std::mem::take(&mut upload)),
+        [_, field] if field == "IsTruncated" => truncated = text == "true",
+        [_, field] if field == "NextKeyMarker" => next.0 = texts.of(text),
+        [_, field] if field == "NextUploadIdMarker" => text.clone_into(&mut next.1),
+        _ => {}
+    })?;
+    found.next = truncated.then_some(next);
+    if texts.bad { Err(xml::nonsense()) } else { Ok(found) }
+}
+
+/// Whether keys are encoded: some stores do it, and say so, only after the keys.
+fn says_encoded(body: &[u8]) -> bool {
+    let mut encoded = false;
+    let read = xml::each(body, |path, text| {
+        encoded |= matches!(path, [_, field] if field == "EncodingType") && text == "url";
+    });
+    encoded && read.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_with_odd_keys() {
+        let body =
+            b"<ListBucketResult xmlns='u'><IsTruncated>true</IsTruncated><Contents><Key>a%2F+b%25</Key><Size>7</Size>\
+            <LastModified>2013-05-24T00:00:00.000Z</LastModified><ETag>&quot;x&quot;</ETag></Contents>\
+            <CommonPrefixes><Prefix>p%2F</Prefix></CommonPrefixes><EncodingType>url</EncodingType>\
+            <NextContinuationToken>a+b/=</NextContinuationToken></ListBucketResult>";
+        let page = page(body).unwrap();
+        let entry = Entry { key: "a/ b%".into(), bytes: 7, modified: 1_369_353_600, etag: "\"x\"".into() };
+        assert_eq!(
+            (page.entries, page.prefixes, page.next.as_deref()),
+            (vec![entry], vec!["p/".to_owned()], Some("a+b/="))
+        );
+    }
+
+    #[test]
+    fn an_empty_page_may_not_be_the_last_and_a_token_may_be_stale() {
+        let body = b"<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken></ListBucketResult>";
+        assert_eq!(page(body).unwrap().next.as_deref(), Some("t"));
+        let body = b"<ListBucketResult><IsTruncated>false</IsTruncated><NextContinuationToken>t</NextContinuationToken></ListBucketResult>";
+        assert_eq!(page(body).unwrap().next, None);
+    }
+
+    #[test]
+    fn what_is_no_listing_is_an_error_not_an_empty_bucket() {
+        for body in [
+            &b""[..],
+            b"<html></html>",
+            b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+            b"<Error><Code>x</Code></Error>",
+        ] {
+            assert!(page(body).is_err());
+        }
+        let broken =
+            b"<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>%zz</Key></Contents></ListBucketResult>";
+        assert!(page(broken).is_err());
+    }
+}

@@ -1,0 +1,198 @@
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kvtier_mem::View;
+
+use super::join;
+use super::put::{Put, Stored, host, sum_header};
+use crate::checksum::Checksum;
+use crate::client::{Client, Inner};
+use crate::error::{Error, ErrorKind, Result};
+use crate::request::{Payload, Request};
+use crate::retry::{Refusal, classify};
+use crate::tries::Tries;
+use crate::xml::{self, Complaint};
+
+const ANSWER_BYTES_MAX: usize = 256 * 1024;
+/// S3 takes no more parts.
+const PARTS_MAX: usize = 10_000;
+/// Giving up is given up after this long; what is left then is found by listing uploads.
+const ABORT_MAX: Duration = Duration::from_secs(10);
+
+impl Client {
+    /// Stores the view's bytes under `key` by several requests, `width` at once, each for `part_bytes` (all but the last at least
+    /// 5 MiB on most stores). Whatever goes wrong, a dropped future too, the upload is given up, so that its parts cost nothing.
+    pub async fn put_multipart(
+        &self,
+        key: &str,
+        body: &View,
+        put: &Put,
+        (part_bytes, width): (usize, usize),
+    ) -> Result<Stored> {
+        let bytes = host(body)?;
+        if part_bytes == 0 || bytes.is_empty() || bytes.len().div_ceil(part_bytes) > PARTS_MAX {
+            let what = "a multipart upload has 1 to 10000 parts: choose the part's size by the object's";
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        self.run("put_multipart", async {
+            let id = create(&self.inner, key, put).await?;
+            let upload = Upload { inner: &self.inner, key, id, done: false };
+            let parts = upload.send(bytes, part_bytes, width).await?;
+            let stored = upload.complete(&parts, put.if_absent).await?;
+            self.inner.counters.bytes_out.add(bytes.len() as u64);
+            Ok(stored)
+        })
+        .await
+    }
+
+    /// Gives up an upload that somebody left unfinished; that there is none is fine.
+    pub async fn abort_upload(&self, key: &str, id: &str) -> Result<()> {
+        self.run("abort_upload", abort(&self.inner, key, id)).await
+    }
+}
+
+async fn create(inner: &Arc<Inner>, key: &str, put: &Put) -> Result<String> {
+    let mut headers: Vec<(&str, &str)> = put.meta.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    headers.extend(inner.config.checksum.name().map(|name| ("x-amz-checksum-algorithm", name)));
+    let request = Request { query: &[("uploads", "")], headers: &headers, ..Request::new("POST", Some(key)) };
+    let answer = Tries::new(inner).ask(&request, ANSWER_BYTES_MAX).await?;
+    let mut id = None;
+    xml::each(&answer.body, |path, text| {
+        if path.last().is_some_and(|name| name == "UploadId") {
+            id = Some(text.to_owned());
+        }
+    })?;
+    id.filter(|id| !id.is_empty()).ok_or_else(xml::nonsense)
+}
+
+async fn abort(inner: &Arc<Inner>, key: &str, id: &str) -> Result<()> {
+    inner.counters.aborts.one();
+    let request = Request { query: &[("uploadId", id)], ..Request::new("DELETE", Some(key)) };
+    match Tries::new(inner).ask(&request, ANSWER_BYTES_MAX).await {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// What the store said of a part: its version, and its checksum where one is configured.
+type Part = (String, Option<String>);
+
+/// An upload under way. Dropped before it is done, it is given up in the background.
+struct Upload<'a> {
+    inner: &'a Arc<Inner>,
+    key: &'a str,
+    id: String,
+    done: bool,
+}
+
+impl Upload<'_> {
+    async fn send(&self, bytes: &[u8], part_bytes: usize, width: usize) -> Result<Vec<Part>> {
+        let count = bytes.len().div_ceil(part_bytes);
+        let parts: Mutex<Vec<Part>> = Mutex::new(vec![Part::default(); count]);
+        let sends = bytes.chunks(part_bytes).enumerate().map(|(at, bytes)| {
+            let parts = &parts;
+            async move {
+                let part = self.part(at + 1, bytes).await?;
+                parts.lock().unwrap_or_else(PoisonError::into_inner)[at] = part;
+                Ok::<_, Error>(())
+            }
+        });
+        join::all(sends, width).await?;
+        Ok(parts.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn part(&self, number: usize, bytes: &[u8]) -> Result<Part> {
+        let (sum, number) = (self.inner.config.checksum, number.to_string());
+        let value = sum.of(bytes);
+        let header = sum_header(sum, value.as_deref());
+        let query = [("partNumber", number.as_str()), ("uploadId", self.id.as_str())];
+        let headers = header.as_slice();
+        let request = Request {
+            query: &query,
+            headers,
+            body: bytes,
+            payload: Payload::Bulk,
+            ..Request::new("PUT", Some(self.key))
+        };
+        let answer = Tries::new(self.inner).ask(&request, ANSWER_BYTES_MAX).await?;
+        let etag = answer
+            .head
+            .header("etag")
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the store names no version of a part"))?;
+        Ok((etag.to_owned(), value))
+    }
+
+    /// Makes an object of the parts. The store may say 200 first and fail later, in the body.
+    async fn complete(mut self, parts: &[Part], if_absent: bool) -> Result<Stored> {
+        let body = manifest(parts, self.inner.config.checksum);
+        let query = [("uploadId", self.id.as_str())];
+        let condition = [("if-none-match", "*")];
+        let headers = if if_absent { &condition[..] } else { &[] };
+        let request = Request { query: &query, headers, body: body.as_bytes(), ..Request::new("POST", Some(self.key)) };
+        let mut tries = Tries::new(self.inner);
+        let mut repeated = false;
+        loop {
+            let answer = match Tries::new(self.inner).ask(&request, ANSWER_BYTES_MAX).await {
+                Ok(answer) => answer,
+                Err(e) if if_absent && e.status() == Some(412) && e.code() != Some("InvalidRequest") => {
+                    return Ok(Stored::Present);
+                }
+                // Our own earlier attempt may have succeeded although it was answered with an error.
+                Err(e) if repeated && e.code() == Some("NoSuchUpload") && self.exists().await? => {
+                    self.done = true;
+                    return Ok(Stored::New { etag: None });
+                }
+                Err(e) => return Err(e),
+            };
+            let complaint = Complaint::of(&answer.body);
+            let Some(code) = complaint.code else {
+                let mut etag = None;
+                xml::each(&answer.body, |path, text| {
+                    if path.last().is_some_and(|name| name == "ETag") {
+                        etag = Some(text.to_owned());
+                    }
+                })?;
+                self.done = true;
+                return Ok(Stored::New { etag });
+            };
+            let (code, request_id) = (Some(code), complaint.request_id);
+            tries.after(classify(Refusal { status: 200, code, request_id, ..Refusal::default() })).await?;
+            repeated = true;
+        }
+    }
+
+    async fn exists(&self) -> Result<bool> {
+        match Tries::new(self.inner).ask(&Request::new("HEAD", Some(self.key)), 0).await {
+            Ok(_) => Ok(true),
+            Err(e) if e.status() == Some(404) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Drop for Upload<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let (inner, key, id) = (Arc::clone(self.inner), self.key.to_owned(), std::mem::take(&mut self.id));
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { tokio::time::timeout(ABORT_MAX, abort(&inner, &key, &id)).await });
+        }
+    }
+}
+
+fn manifest(parts: &[Part], sum: Checksum) -> String {
+    let mut body = String::from("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    for (number, (etag, value)) in (1..).zip(parts) {
+        body.push_str(&format!("<Part><PartNumber>{number}</PartNumber><ETag>"));
+        xml::escape(&mut body, etag);
+        body.push_str("</ETag>");
+        if let (Some(name), Some(value)) = (sum.name(), value) {
+            body.push_str(&format!("<Checksum{name}>{value}</Checksum{name}>"));
+        }
+        body.push_str("</Part>");
+    }
+    body.push_str("</CompleteMultipartUpload>");
+    body
+}

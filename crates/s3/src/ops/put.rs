@@ -1,0 +1,109 @@
+use kvtier_mem::View;
+
+use crate::checksum::Checksum;
+use crate::client::Client;
+use crate::error::{Error, ErrorKind, Result};
+use crate::request::{Payload, Request};
+use crate::tries::Tries;
+
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// The most metadata fields of one object.
+const META_MAX: usize = 8;
+
+/// How to store an object.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Put {
+    /// Only if there is none of that name yet. Ask [`crate::Provider::conditional`] what the store makes of it.
+    pub if_absent: bool,
+    /// Metadata: names without `x-amz-meta-`, in lower case; values in printable ASCII. At most eight.
+    pub meta: Vec<(String, String)>,
+}
+
+impl Put {
+    /// Only if there is none of that name yet.
+    pub fn if_absent() -> Self {
+        Put { if_absent: true, ..Put::default() }
+    }
+
+    /// With this metadata too.
+    pub fn meta(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.meta.push((format!("x-amz-meta-{name}"), value.into()));
+        self
+    }
+}
+
+/// What became of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Stored {
+    /// It is stored.
+    New {
+        /// Its version, where the store names it.
+        etag: Option<String>,
+    },
+    /// There was one already, or our own first attempt had succeeded unheard.
+    Present,
+}
+
+impl Client {
+    /// Stores the view's bytes under `key`: one request, the body straight from the view.
+    pub async fn put(&self, key: &str, body: &View, put: &Put) -> Result<Stored> {
+        let bytes = host(body)?;
+        let sum = self.inner.config.checksum;
+        let value = sum.of(bytes);
+        let mut headers = Headers::default();
+        if put.if_absent {
+            headers.push("if-none-match", "*")?;
+        }
+        if let (Some(name), Some(value)) = (sum.header(), &value) {
+            headers.push(name, value)?;
+        }
+        for (name, value) in &put.meta {
+            headers.push(name, value)?;
+        }
+        let headers = headers.as_slice();
+        let request = Request { headers, body: bytes, payload: Payload::Bulk, ..Request::new("PUT", Some(key)) };
+        match self.run("put", Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX)).await {
+            Ok(answer) => {
+                self.inner.counters.bytes_out.add(bytes.len() as u64);
+                Ok(Stored::New { etag: answer.head.header("etag").map(str::to_owned) })
+            }
+            Err(e) if put.if_absent && e.status() == Some(412) && e.code() != Some("InvalidRequest") => {
+                Ok(Stored::Present)
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// The bytes of a view.
+pub fn host(view: &View) -> Result<&[u8]> {
+    let refusal = || Error::new(ErrorKind::Invalid, "a network cannot read device memory: give host memory");
+    view.as_host().ok_or_else(refusal)
+}
+
+/// The few headers of an upload, on the stack.
+#[derive(Default)]
+struct Headers<'a> {
+    items: [(&'a str, &'a str); META_MAX + 2],
+    len: usize,
+}
+
+impl<'a> Headers<'a> {
+    fn push(&mut self, name: &'a str, value: &'a str) -> Result<()> {
+        let full = || Error::new(ErrorKind::Invalid, format!("an object has at most {META_MAX} metadata fields"));
+        *self.items.get_mut(self.len).ok_or_else(full)? = (name, value);
+        self.len += 1;
+        Ok(())
+    }
+
+    fn as_slice(&self) -> &[(&'a str, &'a str)] {
+        &self.items[..self.len]
+    }
+}
+
+/// The checksum header of one body, where one is configured.
+pub fn sum_header(sum: Checksum, value: Option<&str>) -> Option<(&'static str, &str)> {
+    sum.header().zip(value)
+}

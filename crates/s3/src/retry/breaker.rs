@@ -1,0 +1,138 @@
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::counters::Counters;
+use crate::error::{Error, ErrorKind};
+
+/// This many failures in a row open it.
+const FAILURES_TO_OPEN: u32 = 8;
+/// How long it stays open at first; doubled with every failed probe.
+const OPEN_MIN: Duration = Duration::from_millis(100);
+/// How long it stays open at most, so that an endpoint that is back is noticed within this time and a probe.
+const OPEN_MAX: Duration = Duration::from_secs(1);
+/// A probe that has not come back for this long no longer keeps others from trying.
+const PROBE_MAX: Duration = Duration::from_secs(1);
+
+/// Stops asking an endpoint that fails all the time, and looks every now and then whether it is back.
+#[derive(Debug)]
+pub struct Breaker(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    failures: u32,
+    pause: Duration,
+    /// When it is open: until when, or since when a probe is out.
+    open: Option<Open>,
+    reason: ErrorKind,
+    last_success: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Open {
+    Until(Instant),
+    Probing(Instant),
+}
+
+impl Breaker {
+    /// A closed one.
+    pub fn new() -> Self {
+        let reason = ErrorKind::Io;
+        Breaker(Mutex::new(State { failures: 0, pause: OPEN_MIN, open: None, reason, last_success: None }))
+    }
+
+    /// Lets a request through, or says why not.
+    pub fn admit(&self, now: Instant, counters: &Counters) -> Result<(), Error> {
+        let mut state = self.state();
+        let due = match state.open {
+            None => return Ok(()),
+            Some(Open::Until(until)) => now >= until,
+            Some(Open::Probing(since)) => now.duration_since(since) >= PROBE_MAX,
+        };
+        if due {
+            state.open = Some(Open::Probing(now));
+            counters.breaker_probes.one();
+            return Ok(());
+        }
+        counters.breaker_refused.one();
+        let why = match state.reason {
+            ErrorKind::Timeout => "it does not answer in time",
+            _ => "its connections or answers fail",
+        };
+        Err(Error::new(ErrorKind::Unavailable, format!("the endpoint is left alone for a moment: {why}")))
+    }
+
+    /// The endpoint answered sensibly.
+    pub fn succeeded(&self, now: Instant, counters: &Counters) {
+        let mut state = self.state();
+        if state.open.take().is_some() {
+            counters.breaker_closed.one();
+        }
+        (state.failures, state.pause, state.last_success) = (0, OPEN_MIN, Some(now));
+    }
+
+    /// It did not.
+    pub fn failed(&self, now: Instant, reason: ErrorKind, counters: &Counters) {
+        let mut state = self.state();
+        state.failures = state.failures.saturating_add(1);
+        state.reason = reason;
+        match state.open {
+            None if state.failures < FAILURES_TO_OPEN => return,
+            None => counters.breaker_opened.one(),
+            Some(Open::Until(_)) => return,
+            Some(Open::Probing(_)) => state.pause = (state.pause * 2).min(OPEN_MAX),
+        }
+        state.open = Some(Open::Until(now + state.pause));
+    }
+
+    /// Whether nothing went well since then.
+    pub fn is_silent_since(&self, then: Instant) -> bool {
+        self.state().last_success.is_none_or(|last| last < then)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_opens_probes_and_closes() {
+        let (breaker, counters) = (Breaker::new(), Counters::default());
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        for _ in 0..FAILURES_TO_OPEN {
+            assert!(breaker.admit(at(0), &counters).is_ok());
+            breaker.failed(at(0), ErrorKind::Timeout, &counters);
+        }
+        let refused = breaker.admit(at(50), &counters).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        assert!(refused.to_string().contains("in time"));
+        assert!(breaker.admit(at(100), &counters).is_ok(), "one probe");
+        assert!(breaker.admit(at(100), &counters).is_err(), "only one");
+        breaker.failed(at(110), ErrorKind::Io, &counters);
+        assert!(breaker.admit(at(300), &counters).is_err());
+        assert!(breaker.admit(at(310), &counters).is_ok(), "another, later");
+        assert!(breaker.admit(at(1300), &counters).is_err());
+        assert!(breaker.admit(at(1310), &counters).is_ok(), "a probe that hangs does not block");
+        breaker.succeeded(at(1320), &counters);
+        assert!(breaker.admit(at(1320), &counters).is_ok());
+        let counts = counters.read();
+        assert_eq!((counts.breaker_opened, counts.breaker_probes, counts.breaker_closed), (1, 3, 1));
+    }
+
+    #[test]
+    fn it_never_latches() {
+        let (breaker, counters) = (Breaker::new(), Counters::default());
+        let mut now = Instant::now();
+        for _ in 0..1000 {
+            if breaker.admit(now, &counters).is_ok() {
+                breaker.failed(now, ErrorKind::Io, &counters);
+            }
+            now += Duration::from_millis(37);
+        }
+        assert!(breaker.admit(now + OPEN_MAX, &counters).is_ok());
+    }
+}

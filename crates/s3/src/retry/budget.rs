@@ -1,0 +1,52 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What all operations on one endpoint may spend on retries together, so that a storm of failures cannot become a storm of
+/// retries.
+#[derive(Debug)]
+pub struct Budget(AtomicU32);
+
+impl Budget {
+    /// What there is at first and at most.
+    const TOKENS_MAX: u32 = 500;
+    /// What a retry costs.
+    const RETRY: u32 = 5;
+    /// What a retry after a time-out costs.
+    const TIMEOUT: u32 = 10;
+
+    /// A full one.
+    pub fn new() -> Self {
+        Budget(AtomicU32::new(Budget::TOKENS_MAX))
+    }
+
+    /// Takes what a retry costs, if it is there.
+    pub fn spend(&self, timed_out: bool) -> bool {
+        let cost = if timed_out { Budget::TIMEOUT } else { Budget::RETRY };
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(cost)).is_ok()
+    }
+
+    /// Gives a little back for a success, and what a retry cost if it helped.
+    pub fn earn(&self, helped: bool) {
+        let gain = if helped { Budget::RETRY } else { 1 };
+        if helped || self.0.load(Ordering::Relaxed) < Budget::TOKENS_MAX {
+            let add = |left: u32| Some((left + gain).min(Budget::TOKENS_MAX));
+            self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_runs_dry_and_fills_up_again() {
+        let budget = Budget::new();
+        assert_eq!((0..1000).filter(|_| budget.spend(false)).count(), 100);
+        assert!(!budget.spend(true));
+        (0..10).for_each(|_| budget.earn(false));
+        assert!(budget.spend(true));
+        assert!(!budget.spend(false));
+        (0..1000).for_each(|_| budget.earn(true));
+        assert_eq!((0..1000).filter(|_| budget.spend(true)).count(), 50);
+    }
+}

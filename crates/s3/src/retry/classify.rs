@@ -1,0 +1,126 @@
+use super::{Again, Trouble};
+use crate::error::{Error, ErrorKind};
+
+/// An answer that is not a success.
+#[derive(Clone, Debug, Default)]
+pub struct Refusal<'a> {
+    /// The HTTP status.
+    pub status: u16,
+    /// S3's code, where the body has one.
+    pub code: Option<String>,
+    /// The region that the body or a header names.
+    pub region: Option<String>,
+    /// The region that the request was signed for.
+    pub signed_for: &'a str,
+    /// `retry-after` in seconds.
+    pub retry_after: Option<u64>,
+    /// The store's name for the request.
+    pub request_id: Option<String>,
+    /// Whether the request had a body whose hash was not signed.
+    pub unsigned: bool,
+}
+
+/// Decides on status and code, never on the message.
+pub fn classify(refusal: Refusal<'_>) -> Trouble {
+    let code = refusal.code.clone().unwrap_or_default();
+    let (kind, what, again) = match (refusal.status, code.as_str()) {
+        (_, "RequestTimeTooSkewed") => {
+            (ErrorKind::Denied, "the clocks differ too much: set this machine's", Again::Clock)
+        }
+        (_, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" | "ExpiredTokenException") => {
+            (ErrorKind::Denied, "the credentials or the session have expired", Again::Identity)
+        }
+        (_, "InvalidAccessKeyId") => (ErrorKind::Denied, "the access key is unknown: check it", Again::Identity),
+        (400, "RequestTimeout") => (ErrorKind::Timeout, "the body came too slowly", Again::Backoff(None)),
+        (_, "XAmzContentSHA256Mismatch") if refusal.unsigned => {
+            (ErrorKind::Denied, "the store wants the body's hash signed", Again::Signed)
+        }
+        (_, "BadDigest" | "InvalidDigest" | "XAmzContentSHA256Mismatch") => {
+            (ErrorKind::Corrupt, "the store received other bytes than were sent", Again::Backoff(None))
+        }
+        (
+            _,
+            "SlowDown" | "SlowDownRead" | "SlowDownWrite" | "ServiceUnavailable" | "Throttling" | "TooManyRequests",
+        )
+        | (503 | 429, _) => (ErrorKind::Throttled, "the store asks to slow down", Again::Backoff(refusal.retry_after)),
+        (_, "InternalError") | (500 | 502 | 504, _) => {
+            (ErrorKind::Io, "the store failed", Again::Backoff(refusal.retry_after))
+        }
+        (_, "OperationAborted" | "ConditionalRequestConflict") => {
+            (ErrorKind::Conflict, "another write is under way", Again::Backoff(None))
+        }
+        (_, "NotImplemented") | (405 | 501, _) => (ErrorKind::Unsupported, "the store cannot do this", Again::No),
+        (403, "AccessDenied") if refusal.unsigned => (ErrorKind::Denied, "the store refuses", Again::Signed),
+        _ => return plain(refusal),
+    };
+    finish(refusal, kind, what, again)
+}
+
+/// Where the status says it all, and perhaps a region.
+fn plain(refusal: Refusal<'_>) -> Trouble {
+    let elsewhere = refusal.region.clone().filter(|region| region != refusal.signed_for);
+    if let Some(region) = elsewhere.filter(|_| matches!(refusal.status, 301 | 307 | 400 | 403)) {
+        return finish(refusal, ErrorKind::Invalid, "the bucket is in another region", Again::Region(region));
+    }
+    let (kind, what) = match refusal.status {
+        404 => (ErrorKind::NotFound, "there is no such thing"),
+        401 | 403 => (ErrorKind::Denied, "the store refuses: check credentials and permissions"),
+        409 | 412 => (ErrorKind::Conflict, "the condition does not hold"),
+        301 | 302 | 307 | 308 => (ErrorKind::Invalid, "the bucket is elsewhere: check endpoint and region"),
+        416 => (ErrorKind::Invalid, "the range lies outside the object"),
+        _ => (ErrorKind::Invalid, "the store does not take the request"),
+    };
+    finish(refusal, kind, what, Again::No)
+}
+
+fn finish(refusal: Refusal<'_>, kind: ErrorKind, what: &'static str, again: Again) -> Trouble {
+    let retryable = matches!(again, Again::Backoff(_));
+    let sick = matches!(refusal.status, 500 | 502 | 504);
+    let error = Error::new(kind, what).with_answer(refusal.status, refusal.code, refusal.request_id);
+    Trouble { error: error.retryable(retryable), again, sick }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(status: u16, code: &str) -> (ErrorKind, Again) {
+        let code = (!code.is_empty()).then(|| code.to_owned());
+        let trouble = classify(Refusal { status, code, signed_for: "r", ..Refusal::default() });
+        (trouble.error.kind(), trouble.again)
+    }
+
+    #[test]
+    fn the_table_of_the_protocol() {
+        let pause = || Again::Backoff(None);
+        assert_eq!(of(503, "SlowDown"), (ErrorKind::Throttled, pause()));
+        assert_eq!(of(503, ""), (ErrorKind::Throttled, pause()));
+        assert_eq!(of(429, ""), (ErrorKind::Throttled, pause()));
+        assert_eq!(of(500, "InternalError"), (ErrorKind::Io, pause()));
+        assert_eq!(of(200, "InternalError"), (ErrorKind::Io, pause()));
+        assert_eq!(of(502, ""), (ErrorKind::Io, pause()));
+        assert_eq!(of(400, "RequestTimeout"), (ErrorKind::Timeout, pause()));
+        assert_eq!(of(403, "RequestTimeTooSkewed"), (ErrorKind::Denied, Again::Clock));
+        assert_eq!(of(403, "ExpiredToken"), (ErrorKind::Denied, Again::Identity));
+        assert_eq!(of(400, "InvalidToken"), (ErrorKind::Denied, Again::Identity));
+        assert_eq!(of(403, "SignatureDoesNotMatch"), (ErrorKind::Denied, Again::No));
+        assert_eq!(of(409, "ConditionalRequestConflict"), (ErrorKind::Conflict, pause()));
+        assert_eq!(of(412, "PreconditionFailed"), (ErrorKind::Conflict, Again::No));
+        assert_eq!(of(404, "NoSuchKey"), (ErrorKind::NotFound, Again::No));
+        assert_eq!(of(416, "InvalidRange"), (ErrorKind::Invalid, Again::No));
+        assert_eq!(of(501, "NotImplemented"), (ErrorKind::Unsupported, Again::No));
+        assert_eq!(of(403, ""), (ErrorKind::Denied, Again::No));
+    }
+
+    #[test]
+    fn a_region_is_followed_once_it_differs() {
+        let of = |status, region: &str| {
+            let region = Some(region.to_owned());
+            classify(Refusal { status, region, signed_for: "r", ..Refusal::default() }).again
+        };
+        assert_eq!(of(400, "eu"), Again::Region("eu".into()));
+        assert_eq!(of(301, "eu"), Again::Region("eu".into()));
+        assert_eq!(of(403, "r"), Again::No);
+        assert_eq!(of(404, "eu"), Again::No);
+    }
+}

@@ -1,0 +1,136 @@
+//! The attempts at one operation.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::attempt::Answer;
+use crate::client::Inner;
+use crate::error::{Error, ErrorKind, Result};
+use crate::request::Request;
+use crate::retry::{Again, Trouble};
+
+const PAUSE_BASE: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A store may ask for a pause of at most this many seconds.
+const RETRY_AFTER_MAX_S: u64 = 20;
+/// Regions that one operation follows.
+const MOVES_MAX: u32 = 2;
+
+/// How often what was tried already.
+#[derive(Debug)]
+pub struct Tries<'c> {
+    inner: &'c Arc<Inner>,
+    pauses: u32,
+    moves: u32,
+    stale: bool,
+    clock: bool,
+    identity: bool,
+    signed: bool,
+}
+
+impl<'c> Tries<'c> {
+    /// None yet.
+    pub fn new(inner: &'c Arc<Inner>) -> Self {
+        Tries { inner, pauses: 0, moves: 0, stale: false, clock: false, identity: false, signed: false }
+    }
+
+    /// Sends a request whose answer is small, until it is answered or there is no more to try.
+    pub async fn ask(mut self, request: &Request<'_>, bytes_max: usize) -> Result<Answer> {
+        request.check()?;
+        loop {
+            let attempt = match self.inner.open(request).await {
+                Ok(open) => open.collect(self.inner, bytes_max).await,
+                Err(trouble) => Err(trouble),
+            };
+            match attempt {
+                Ok(answer) => {
+                    self.won();
+                    return Ok(answer);
+                }
+                Err(trouble) => self.after(trouble).await?,
+            }
+        }
+    }
+
+    /// The operation succeeded.
+    pub fn won(&self) {
+        self.inner.budget.earn(self.pauses > 0);
+        if self.signed {
+            self.inner.counters.unsigned_refused.one();
+        }
+    }
+
+    /// Waits until there may be another attempt, or says that there is none.
+    pub async fn after(&mut self, trouble: Trouble) -> Result<()> {
+        let Trouble { error, again, sick } = trouble;
+        self.note(&error, sick);
+        match again {
+            Again::No => return Err(self.give_up(error)),
+            Again::Stale if !std::mem::replace(&mut self.stale, true) => {
+                // Its neighbours were closed with it.
+                self.inner.pool.clear();
+                self.inner.counters.retries_stale.one();
+            }
+            Again::Clock if !std::mem::replace(&mut self.clock, true) => self.inner.counters.retries.one(),
+            Again::Identity if !std::mem::replace(&mut self.identity, true) => self.inner.counters.retries.one(),
+            Again::Region(region) if self.moves < MOVES_MAX => {
+                self.moves += 1;
+                // Another operation may have moved us there meanwhile; then the same request is right now.
+                if !self.inner.move_to(&region) && self.moves > 1 {
+                    return Err(self.give_up(error));
+                }
+                self.inner.counters.retries.one();
+            }
+            Again::Signed if !std::mem::replace(&mut self.signed, true) => {
+                self.inner.sign_bodies.store(true, Ordering::Relaxed);
+                self.inner.sign_probed.store(true, Ordering::Relaxed);
+                self.inner.counters.retries.one();
+            }
+            Again::Backoff(_) | Again::Stale => return self.pause(error, &again).await,
+            _ => return Err(self.give_up(error)),
+        }
+        Ok(())
+    }
+
+    fn note(&self, error: &Error, sick: bool) {
+        let Inner { counters, breaker, limit, .. } = &**self.inner;
+        let now = Instant::now();
+        if error.kind() == ErrorKind::Timeout {
+            counters.timeouts.one();
+            limit.overloaded(now, counters);
+        }
+        if sick {
+            breaker.failed(now, error.kind(), counters);
+        }
+    }
+
+    /// Signing the body did not help: it was not the reason.
+    fn give_up(&self, error: Error) -> Error {
+        if self.signed && error.kind() == ErrorKind::Denied {
+            self.inner.sign_bodies.store(self.inner.config.sign_bodies, Ordering::Relaxed);
+        }
+        error
+    }
+
+    /// Full jitter: anything between nothing and twice as much as the last time.
+    async fn pause(&mut self, error: Error, again: &Again) -> Result<()> {
+        let Inner { config, counters, budget, .. } = &**self.inner;
+        if self.pauses >= config.retries_max {
+            return Err(error);
+        }
+        if !budget.spend(error.kind() == ErrorKind::Timeout) {
+            counters.retries_refused.one();
+            return Err(error);
+        }
+        let bound = PAUSE_BASE.saturating_mul(1 << self.pauses.min(16)).min(PAUSE_MAX);
+        let asked = match again {
+            Again::Backoff(Some(seconds)) => Duration::from_secs((*seconds).min(RETRY_AFTER_MAX_S)),
+            _ => Duration::ZERO,
+        };
+        self.pauses += 1;
+        counters.retries.one();
+        tokio::time::sleep(bound.mul_f64(fastrand::f64()).max(asked)).await;
+        Ok(())
+    }
+}

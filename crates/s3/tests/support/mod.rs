@@ -1,0 +1,84 @@
+//! What the integration tests share: a server, a client for it, memory with known bytes.
+#![allow(dead_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_mem::{Arena, ArenaConfig, Lease, View};
+use kvtier_s3::{Client, Config, Credentials, Endpoint, Place};
+use kvtier_testkit::s3::{Server, Setup};
+
+pub const MIB: usize = 1 << 20;
+
+/// Bytes that differ at every offset that matters.
+pub fn pattern(len: usize) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(len as u64 + 1);
+    let mut bytes = vec![0; len];
+    rng.fill(&mut bytes);
+    bytes
+}
+
+pub fn server(change: impl FnOnce(&mut Setup)) -> Server {
+    let mut setup = Setup::default();
+    change(&mut setup);
+    Server::start(setup).unwrap()
+}
+
+pub fn endpoint(server: &Server, bucket: &str) -> Endpoint {
+    Place::of(server.url()).bucket(bucket).region("us-east-1").resolve().unwrap()
+}
+
+/// Settings with which nothing takes long.
+pub fn config(server: &Server) -> Config {
+    config_of(endpoint(server, "bucket"))
+}
+
+pub fn config_of(endpoint: Endpoint) -> Config {
+    let mut config = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
+    config.deadline = Duration::from_secs(10);
+    config.stall_max = Duration::from_millis(300);
+    config.requests_max = 16;
+    config
+}
+
+pub fn client(server: &Server) -> Client {
+    Client::new(config(server))
+}
+
+/// Memory, and a way to see that it all came home.
+pub struct Memory(Arena);
+
+impl Memory {
+    pub fn new() -> Self {
+        Memory(Arena::new(ArenaConfig::heap(128 * MIB)).unwrap())
+    }
+
+    pub fn lease(&self, len: usize) -> Lease {
+        self.0.lease(len).unwrap()
+    }
+
+    pub fn view(&self, bytes: &[u8]) -> View {
+        let mut lease = self.lease(bytes.len());
+        lease.write_at(0, bytes).unwrap();
+        lease.freeze()
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.0.stats().free == self.0.stats().capacity
+    }
+}
+
+/// Waits until it is so; panics when it is not within two seconds.
+pub async fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..200 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not within two seconds: {what}");
+}
+
+pub fn shared(bytes: Vec<u8>) -> Arc<Vec<u8>> {
+    Arc::new(bytes)
+}

@@ -1,0 +1,191 @@
+//! What the requests mean.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+
+use super::store::{Store, Stored};
+use super::wire::{Request, Response};
+use super::{calendar, multipart, xml};
+
+/// Which of the stores' ways it has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ways {
+    /// Whether it is S3 Express.
+    pub express: bool,
+    /// Whether it ignores `If-None-Match` on a PUT.
+    pub overwrites: bool,
+    /// Whether it has no DeleteObjects.
+    pub deletes_singly: bool,
+}
+
+/// Answers a request for the bucket.
+pub fn bucket(store: &mut Store, request: &Request, body: &[u8], ways: Ways) -> Response {
+    let has = |name: &str| request.query(name).is_some();
+    match request.method.as_str() {
+        "PUT" => {
+            store.bucket_exists = true;
+            Response::new(200, "")
+        }
+        _ if !store.bucket_exists => Response::error(404, "NoSuchBucket"),
+        "HEAD" => Response::new(200, "").with("x-amz-bucket-region", "us-east-1"),
+        "DELETE" if store.objects.is_empty() => {
+            store.bucket_exists = false;
+            Response::new(204, "")
+        }
+        "DELETE" => Response::error(409, "BucketNotEmpty"),
+        "GET" if has("list-type") => list(store, request, ways),
+        "GET" if has("uploads") => multipart::list(store, &request.query("prefix").unwrap_or_default()),
+        "POST" if has("delete") => delete_many(store, request, body, ways),
+        _ => Response::error(501, "NotImplemented"),
+    }
+}
+
+/// Answers a request for an object.
+pub fn object(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, ways: Ways) -> Response {
+    if !store.bucket_exists {
+        return Response::error(404, "NoSuchBucket");
+    }
+    let id = request.query("uploadId");
+    match (request.method.as_str(), id) {
+        ("GET" | "HEAD", None) => get(store, request, key),
+        ("PUT", None) => put(store, request, key, body, ways),
+        ("DELETE", None) => {
+            store.objects.remove(key);
+            Response::new(204, "")
+        }
+        ("POST", None) if request.query("uploads").is_some() => multipart::create(store, request, key),
+        ("PUT", Some(id)) => multipart::part(store, request, &id, body),
+        ("POST", Some(id)) => multipart::complete(store, request, &id, &body, ways.express),
+        ("DELETE", Some(id)) => multipart::abort(store, &id),
+        _ => Response::error(501, "NotImplemented"),
+    }
+}
+
+fn get(store: &Store, request: &Request, key: &str) -> Response {
+    let Some(object) = store.objects.get(key) else { return Response::error(404, "NoSuchKey") };
+    if request.header("if-match").is_some_and(|etag| etag != object.etag) {
+        return Response::error(412, "PreconditionFailed");
+    }
+    let describe = |mut response: Response| {
+        let sums = request.header("x-amz-checksum-mode").is_some();
+        for (name, value) in object.headers.iter().filter(|(name, _)| sums || !name.starts_with("x-amz-checksum")) {
+            response = response.with(name, value.as_str());
+        }
+        response.with("etag", object.etag.as_str()).with("last-modified", calendar::http(object.modified))
+    };
+    let Some(range) = request.header("range") else { return describe(Response::new(200, object.bytes.to_vec())) };
+    let total = object.bytes.len();
+    let ends = range.strip_prefix("bytes=").and_then(|range| range.split_once('-'));
+    let Some((Ok(first), last)) = ends.map(|(first, last)| (first.parse::<usize>(), last)) else {
+        return Response::error(501, "NotImplemented");
+    };
+    if first >= total {
+        return Response::error(416, "InvalidRange");
+    }
+    let last = last.parse::<usize>().unwrap_or(usize::MAX).min(total - 1);
+    let response = Response::new(206, object.bytes[first..=last].to_vec());
+    describe(response.with("content-range", format!("bytes {first}-{last}/{total}")))
+}
+
+fn put(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, ways: Ways) -> Response {
+    if sum_is_wrong(request, &body) {
+        return Response::error(400, "BadDigest");
+    }
+    if !ways.overwrites && request.header("if-none-match").is_some() && store.objects.contains_key(key) {
+        return Response::error(412, "PreconditionFailed");
+    }
+    let object: Stored = store.stored(body, kept_headers(request));
+    let etag = object.etag.clone();
+    store.objects.insert(key.to_owned(), object);
+    Response::new(200, "").with("etag", etag)
+}
+
+/// The headers that come back with an object.
+pub fn kept_headers(request: &Request) -> Vec<(String, String)> {
+    let kept = |name: &str| {
+        name.starts_with("x-amz-meta-") || (name.starts_with("x-amz-checksum-") && name != "x-amz-checksum-algorithm")
+    };
+    request.headers.iter().filter(|(name, _)| kept(name)).cloned().collect()
+}
+
+/// Whether a checksum came with the body and is not its own.
+pub fn sum_is_wrong(request: &Request, body: &[u8]) -> bool {
+    use crc_fast::CrcAlgorithm::{Crc32Iscsi, Crc64Nvme};
+    let crc =
+        |algorithm, width: usize| STANDARD.encode(&crc_fast::checksum(algorithm, body).to_be_bytes()[8 - width..]);
+    let differs = |name: &str, sum: &dyn Fn() -> String| request.header(name).is_some_and(|told| told != sum());
+    differs("x-amz-checksum-crc32c", &|| crc(Crc32Iscsi, 4))
+        || differs("x-amz-checksum-crc64nvme", &|| crc(Crc64Nvme, 8))
+        || differs("x-amz-checksum-sha256", &|| STANDARD.encode(Sha256::digest(body)))
+        || differs("content-md5", &|| STANDARD.encode(md5::Md5::digest(body)))
+}
+
+fn delete_many(store: &mut Store, request: &Request, body: &[u8], ways: Ways) -> Response {
+    if ways.deletes_singly {
+        return Response::error(501, "NotImplemented");
+    }
+    let md5 = request.header("content-md5").is_some();
+    let has_sum = md5 || request.headers.iter().any(|(name, _)| name.starts_with("x-amz-checksum-"));
+    if !has_sum || (md5 && ways.express) || sum_is_wrong(request, body) {
+        return Response::error(400, "InvalidRequest");
+    }
+    let mut answer =
+        String::from("<?xml version=\"1.0\"?><DeleteResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    for key in xml::texts(body, "Key") {
+        if key.contains("locked") {
+            answer.push_str(&format!("<Error><Key>{}</Key><Code>AccessDenied</Code></Error>", xml::escape(&key)));
+        } else {
+            store.objects.remove(&key);
+        }
+    }
+    answer.push_str("</DeleteResult>");
+    Response::new(200, answer)
+}
+
+fn list(store: &Store, request: &Request, ways: Ways) -> Response {
+    let of = |name: &str| request.query(name).unwrap_or_default();
+    let (prefix, delimiter) = (of("prefix"), of("delimiter"));
+    if ways.express && ((!prefix.is_empty() && !prefix.ends_with('/')) || !of("start-after").is_empty()) {
+        return Response::error(400, "InvalidRequest");
+    }
+    let max: usize = of("max-keys").parse().unwrap_or(1000).min(1000);
+    let after =
+        Some(of("continuation-token")).filter(|token| !token.is_empty()).map(|token| token.replacen("t+/=", "", 1));
+    let after = after.unwrap_or_else(|| of("start-after"));
+    let (mut body, mut folded, mut count, mut last) = (String::new(), Vec::new(), 0, None);
+    let mut keys = store.objects.iter().filter(|(key, _)| key.starts_with(&prefix) && **key > after);
+    for (key, object) in keys.by_ref().take(max) {
+        last = Some(key.clone());
+        let rest = &key[prefix.len()..];
+        if let Some((head, _)) = rest.split_once(delimiter.as_str()).filter(|_| !delimiter.is_empty()) {
+            folded.push(format!("{prefix}{head}{delimiter}"));
+            continue;
+        }
+        count += 1;
+        let entry = format!(
+            "<Contents><Key>{}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Size>{}</Size></Contents>",
+            xml::url(key),
+            calendar::iso(object.modified),
+            xml::escape(&object.etag),
+            object.bytes.len()
+        );
+        // S3 Express lists in no order.
+        if ways.express { body.insert_str(0, &entry) } else { body.push_str(&entry) }
+    }
+    let more = keys.next().is_some();
+    folded.dedup();
+    folded.iter().for_each(|prefix| {
+        body.push_str(&format!("<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", xml::url(prefix)))
+    });
+    if let Some(last) = last.filter(|_| more) {
+        body.push_str(&format!("<NextContinuationToken>t+/={}</NextContinuationToken>", xml::escape(&last)));
+    }
+    let head = format!("<EncodingType>url</EncodingType><KeyCount>{count}</KeyCount><IsTruncated>{more}</IsTruncated>");
+    Response::new(
+        200,
+        format!(
+            "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{head}{body}</ListBucketResult>"
+        ),
+    )
+}

@@ -1,0 +1,77 @@
+use std::time::Duration;
+
+/// What goes wrong with one request.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The answer comes only after this long.
+    Stall(Duration),
+    /// An S3 error with this status and code.
+    Error(u16, &'static str),
+    /// An S3 error with a `retry-after` of so many seconds.
+    SlowDown(u64),
+    /// An error page of a proxy.
+    Html(u16),
+    /// An S3 error before the body is read; the rest of it is never read.
+    Early(u16, &'static str),
+    /// The connection closes before the answer.
+    Hangup,
+    /// The connection closes after so many bytes of the body.
+    Cut(usize),
+    /// The body comes so many bytes at a time, with a pause between.
+    Drip(usize, Duration),
+    /// So many bytes more than announced.
+    OverLong(usize),
+    /// The announced length is so many bytes less than the truth, and no more are sent.
+    Shorter(usize),
+    /// The announced length is so many bytes more than the truth, all of them sent.
+    Longer(usize),
+    /// One bit of the body is wrong.
+    Flip,
+    /// The `content-range` names other bytes.
+    WrongRange,
+    /// The range is ignored: 200 and everything.
+    IgnoreRange,
+    /// 200, and then an error with this code in the body; nothing is done.
+    OkThenError(&'static str),
+    /// As the last, but the request was carried out.
+    DoneThenError(u16, &'static str),
+    /// The body comes in chunks.
+    Chunked,
+    /// The connection closes without a word after the answer.
+    CloseAfter,
+}
+
+/// Which requests a fault meets.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub(super) method: Option<&'static str>,
+    pub(super) marker: Option<&'static str>,
+    pub(super) fault: Fault,
+    pub(super) times: u32,
+}
+
+impl Rule {
+    /// The next request, whatever it is.
+    pub fn next(fault: Fault) -> Self {
+        Rule { method: None, marker: None, fault, times: 1 }
+    }
+
+    /// Only requests with this method.
+    pub fn method(mut self, method: &'static str) -> Self {
+        self.method = Some(method);
+        self
+    }
+
+    /// Only requests whose path or query contains this.
+    pub fn containing(mut self, marker: &'static str) -> Self {
+        self.marker = Some(marker);
+        self
+    }
+
+    /// So many requests.
+    pub fn times(mut self, times: u32) -> Self {
+        self.times = times;
+        self
+    }
+}

@@ -1,0 +1,17 @@
+//! An S3 server in memory, for tests: it checks every signature by its own means, speaks S3 Express, and fails as a script says.
+//!
+//! Threads and blocking sockets only, so that what is tested is not what tests it.
+
+mod api;
+mod calendar;
+mod express;
+mod fault;
+mod multipart;
+mod server;
+mod sigv4;
+mod store;
+mod wire;
+mod xml;
+
+pub use fault::{Fault, Rule};
+pub use server::{Seen, Server, Setup};

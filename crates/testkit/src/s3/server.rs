@@ -1,0 +1,391 @@
+use std::io::{self, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::api::{self, Ways};
+use super::calendar;
+use super::express::Sessions;
+use super::fault::{Fault, Rule};
+use super::sigv4::{Claim, Rules};
+use super::store::Store;
+use super::wire::{Request, Response, decode};
+
+/// The server's settings; the defaults are those of a strict S3.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Setup {
+    /// The one bucket, which exists from the start. A name that ends in `--x-s3` makes it S3 Express.
+    pub bucket: String,
+    /// The key pair of its one user.
+    pub access_key: String,
+    /// The other half.
+    pub secret_key: String,
+    /// The region that must be signed for.
+    pub region: String,
+    /// How far its clock is ahead, in seconds.
+    pub clock_ahead_s: i64,
+    /// Whether it refuses bodies whose hash is not signed.
+    pub refuse_unsigned: bool,
+    /// Whether it ignores `If-None-Match` on a PUT.
+    pub overwrites: bool,
+    /// Whether it has no DeleteObjects.
+    pub deletes_singly: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup {
+            bucket: "bucket".into(),
+            access_key: "AKIDTEST".into(),
+            secret_key: "secret/test+key".into(),
+            region: "us-east-1".into(),
+            clock_ahead_s: 0,
+            refuse_unsigned: false,
+            overwrites: false,
+            deletes_singly: false,
+        }
+    }
+}
+
+/// One request as it came.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Seen {
+    /// `GET`, `PUT`, ...
+    pub method: String,
+    /// Path and query as they came.
+    pub target: String,
+    /// Headers with lower-case names.
+    pub headers: Vec<(String, String)>,
+    /// The status it was answered with.
+    pub status: u16,
+}
+
+impl Seen {
+    /// The header of that lower-case name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// A running server; dropping it closes its port and its connections.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    setup: Setup,
+    store: Mutex<Store>,
+    sessions: Mutex<Sessions>,
+    rules: Mutex<Vec<Rule>>,
+    seen: Mutex<Vec<Seen>>,
+    open: AtomicUsize,
+    accepted: AtomicUsize,
+    stopped: AtomicBool,
+    sockets: Mutex<Vec<TcpStream>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Server {
+    /// Starts one on a port of its own.
+    pub fn start(setup: Setup) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            setup,
+            store: Mutex::new(Store { bucket_exists: true, ..Store::default() }),
+            sessions: Mutex::default(),
+            rules: Mutex::default(),
+            seen: Mutex::default(),
+            open: AtomicUsize::new(0),
+            accepted: AtomicUsize::new(0),
+            stopped: AtomicBool::new(false),
+            sockets: Mutex::default(),
+        });
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                if accepting.stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                accepting.serve(socket);
+            }
+        });
+        Ok(Server { address, shared })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its url.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What will go wrong, in this order.
+    pub fn script(&self, rule: Rule) -> &Self {
+        lock(&self.shared.rules).push(rule);
+        self
+    }
+
+    /// Forgets what has not gone wrong yet.
+    pub fn heal(&self) {
+        lock(&self.shared.rules).clear();
+    }
+
+    /// The requests so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        lock(&self.shared.seen).clone()
+    }
+
+    /// The bytes of an object.
+    pub fn object(&self, key: &str) -> Option<Arc<Vec<u8>>> {
+        lock(&self.shared.store).objects.get(key).map(|object| Arc::clone(&object.bytes))
+    }
+
+    /// Stores an object behind the clients' backs.
+    pub fn put_object(&self, key: &str, bytes: Vec<u8>) {
+        let mut store = lock(&self.shared.store);
+        let object = store.stored(bytes, Vec::new());
+        store.objects.insert(key.to_owned(), object);
+    }
+
+    /// How many multipart uploads are unfinished.
+    pub fn uploads(&self) -> usize {
+        lock(&self.shared.store).uploads.len()
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.shared.open.load(Ordering::SeqCst)
+    }
+
+    /// How many were accepted so far.
+    pub fn accepted(&self) -> usize {
+        self.shared.accepted.load(Ordering::SeqCst)
+    }
+
+    /// Closes all idle and busy connections at once, as a restart does.
+    pub fn disconnect(&self) {
+        lock(&self.shared.sockets).drain(..).for_each(|socket| drop(socket.shutdown(Shutdown::Both)));
+    }
+
+    /// Ends all S3 Express sessions.
+    pub fn expire_sessions(&self) {
+        lock(&self.shared.sessions).expire();
+    }
+
+    /// How many sessions were made.
+    pub fn sessions_made(&self) -> u64 {
+        lock(&self.shared.sessions).made
+    }
+
+    /// How long the sessions made from now on live, in seconds.
+    pub fn session_life(&self, seconds: i64) {
+        lock(&self.shared.sessions).life_s = Some(seconds);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        // Wakes the accepting thread, which then closes the port.
+        drop(TcpStream::connect(self.address));
+        self.disconnect();
+    }
+}
+
+impl Shared {
+    fn serve(self: &Arc<Self>, socket: TcpStream) {
+        self.accepted.fetch_add(1, Ordering::SeqCst);
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let shared = Arc::clone(self);
+        socket.set_nodelay(true).ok();
+        if let Ok(clone) = socket.try_clone() {
+            lock(&self.sockets).push(clone);
+        }
+        thread::spawn(move || {
+            // A client that goes away is no news.
+            drop(shared.converse(&socket));
+            drop(socket.shutdown(Shutdown::Both));
+            shared.open.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+
+    fn converse(&self, socket: &TcpStream) -> io::Result<()> {
+        let mut from = BufReader::new(socket.try_clone()?);
+        let mut to = socket.try_clone()?;
+        while let Some(request) = Request::read(&mut from)? {
+            let fault = self.fault(&request);
+            if let Some(Fault::Early(status, code)) = fault {
+                return self.refuse_early(&request, &mut to, status, code);
+            }
+            let body = request.body(&mut from)?;
+            let response = self.answer(&request, body, fault.as_ref());
+            self.note(&request, response.status);
+            if !self.send(&request, response, fault, &mut to)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers without reading the body, lingers a little so that the answer is not lost, and closes.
+    fn refuse_early(&self, request: &Request, to: &mut TcpStream, status: u16, code: &str) -> io::Result<()> {
+        self.note(request, status);
+        self.dated(Response::error(status, code)).with("connection", "close").write(to, false)?;
+        to.flush()?;
+        to.shutdown(Shutdown::Write)?;
+        to.set_read_timeout(Some(Duration::from_millis(300)))?;
+        let mut sink = [0; 4096];
+        while to.read(&mut sink).is_ok_and(|got| got > 0) {}
+        Ok(())
+    }
+
+    fn fault(&self, request: &Request) -> Option<Fault> {
+        let mut rules = lock(&self.rules);
+        let at = rules.iter().position(|rule| {
+            let here = |marker: &str| request.path.contains(marker) || request.query.contains(marker);
+            rule.method.is_none_or(|method| method == request.method) && rule.marker.is_none_or(here)
+        })?;
+        rules[at].times -= 1;
+        match rules[at].times {
+            0 => Some(rules.remove(at).fault),
+            _ => Some(rules[at].fault.clone()),
+        }
+    }
+
+    fn answer(&self, request: &Request, body: Vec<u8>, fault: Option<&Fault>) -> Response {
+        match fault {
+            Some(Fault::Error(status, code)) => return Response::error(*status, code),
+            Some(Fault::SlowDown(seconds)) => {
+                return Response::error(503, "SlowDown").with("retry-after", seconds.to_string());
+            }
+            Some(Fault::Html(status)) => {
+                return Response::new(*status, "<html><body><h1>Bad gateway<br></body></html>");
+            }
+            Some(Fault::OkThenError(code)) => return Response::error(200, code),
+            Some(Fault::Stall(time)) => thread::sleep(*time),
+            _ => {}
+        }
+        if let Err(refusal) = self.verdict(request, &body) {
+            return refusal;
+        }
+        let mut request = request.clone();
+        if matches!(fault, Some(Fault::IgnoreRange)) {
+            request.headers.retain(|(name, _)| name != "range");
+        }
+        let response = self.handle(&request, body);
+        match fault {
+            Some(Fault::DoneThenError(status, code)) => Response::error(*status, code),
+            _ => response,
+        }
+    }
+
+    fn handle(&self, request: &Request, body: Vec<u8>) -> Response {
+        let Setup { bucket, overwrites, deletes_singly, .. } = &self.setup;
+        let ways = Ways { express: self.is_express(), overwrites: *overwrites, deletes_singly: *deletes_singly };
+        if ways.express && request.query("session").is_some() {
+            return lock(&self.sessions).create(request, self.now());
+        }
+        let path = decode(&request.path);
+        let virtual_host = request.header("host").is_some_and(|host| host.starts_with(&format!("{bucket}.")));
+        let rest = match virtual_host {
+            true => Some(path.as_str()),
+            false => path.strip_prefix(&format!("/{bucket}")),
+        };
+        let mut store = lock(&self.store);
+        match rest.map(|rest| rest.strip_prefix('/').unwrap_or(rest)) {
+            None => Response::error(404, "NoSuchBucket"),
+            Some("") => api::bucket(&mut store, request, &body, ways),
+            Some(key) => api::object(&mut store, request, key, body, ways),
+        }
+    }
+
+    fn verdict(&self, request: &Request, body: &[u8]) -> Result<(), Response> {
+        let claim = Claim::of(request).ok_or_else(|| Response::error(403, "AccessDenied"))?;
+        let express = self.is_express();
+        let secret = match express && request.query("session").is_none() {
+            true => lock(&self.sessions).find(claim.access_key, request, self.now())?.secret,
+            false if claim.access_key == self.setup.access_key => self.setup.secret_key.clone(),
+            false => return Err(Response::error(403, "InvalidAccessKeyId")),
+        };
+        let service = if express { "s3express" } else { "s3" };
+        let (region, refuse_unsigned) = (self.setup.region.as_str(), self.setup.refuse_unsigned);
+        claim.check(request, body, &secret, &Rules { region, service, now: self.now(), refuse_unsigned })
+    }
+
+    fn send(
+        &self,
+        request: &Request,
+        mut response: Response,
+        fault: Option<Fault>,
+        to: &mut TcpStream,
+    ) -> io::Result<bool> {
+        response = self.dated(response);
+        let bodiless = request.method == "HEAD";
+        let len = response.body.len();
+        match fault {
+            Some(Fault::Hangup) => return Ok(false),
+            Some(Fault::Cut(at)) => {
+                to.write_all(response.head().as_bytes())?;
+                to.write_all(&response.body[..at.min(len)])?;
+                return Ok(false);
+            }
+            Some(Fault::Drip(bytes, pause)) => {
+                to.write_all(response.head().as_bytes())?;
+                for piece in response.body.chunks(bytes) {
+                    to.write_all(piece)?;
+                    thread::sleep(pause);
+                }
+                return Ok(true);
+            }
+            Some(Fault::OverLong(extra)) => {
+                response.announced = Some(len);
+                response.body.resize(len + extra, 0xEE);
+            }
+            Some(Fault::Shorter(by)) => response.body.truncate(len.saturating_sub(by)),
+            Some(Fault::Longer(by)) => response.body.resize(len + by, 0xEE),
+            Some(Fault::Flip) => response.body[len / 2] ^= 1,
+            Some(Fault::WrongRange) => {
+                response = response.with("content-range", format!("bytes 1-{len}/{}", len + 1));
+            }
+            Some(Fault::Chunked) => response.chunked = true,
+            _ => {}
+        }
+        response.write(to, bodiless)?;
+        Ok(!matches!(fault, Some(Fault::CloseAfter)))
+    }
+
+    fn dated(&self, response: Response) -> Response {
+        response.with("date", calendar::http(self.now())).with("x-amz-request-id", "REQ1")
+    }
+
+    fn note(&self, request: &Request, status: u16) {
+        let target = match request.query.as_str() {
+            "" => request.path.clone(),
+            query => format!("{}?{query}", request.path),
+        };
+        let Request { method, headers, .. } = request.clone();
+        lock(&self.seen).push(Seen { method, target, headers, status });
+    }
+
+    fn is_express(&self) -> bool {
+        self.setup.bucket.ends_with("--x-s3")
+    }
+
+    fn now(&self) -> i64 {
+        calendar::now() + self.setup.clock_ahead_s
+    }
+}

@@ -1,0 +1,49 @@
+//! What the server keeps.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::calendar;
+
+/// One object.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub bytes: Arc<Vec<u8>>,
+    pub etag: String,
+    pub modified: i64,
+    /// `x-amz-meta-*` and `x-amz-checksum-*` headers as they came.
+    pub headers: Vec<(String, String)>,
+}
+
+/// An unfinished upload.
+#[derive(Clone, Debug, Default)]
+pub struct Pending {
+    pub key: String,
+    pub begun: i64,
+    pub headers: Vec<(String, String)>,
+    pub parts: BTreeMap<u32, Stored>,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub struct Store {
+    pub objects: BTreeMap<String, Stored>,
+    pub uploads: HashMap<String, Pending>,
+    pub bucket_exists: bool,
+    pub counter: u64,
+}
+
+impl Store {
+    /// A new object; its version is no hash of its bytes.
+    pub fn stored(&mut self, bytes: Vec<u8>, headers: Vec<(String, String)>) -> Stored {
+        self.counter += 1;
+        let etag = format!("\"{:032x}\"", self.counter.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Stored { bytes: Arc::new(bytes), etag, modified: calendar::now(), headers }
+    }
+
+    /// A name for a new upload.
+    pub fn upload_id(&mut self) -> String {
+        self.counter += 1;
+        format!("up/{}+=", self.counter)
+    }
+}
