@@ -9,10 +9,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::creds::Credentials;
 use crate::error::Result;
 
-/// A caller waits for new ones only when less than this is left, in seconds.
+/// A caller waits for new ones only when less than this is left, in seconds, or less than a tenth of their life.
 const MARGIN_S: i64 = 5;
 /// After a failed renewal the next is tried no sooner than this, in seconds, and no later than twice that.
 const PAUSE_S: i64 = 5;
+/// Nothing is kept for longer than this without renewal, in seconds.
+const LIFE_MAX_S: i64 = 30 * 24 * 3600;
 
 /// A fetch of new credentials.
 pub type Fetch = Pin<Box<dyn Future<Output = Result<Credentials>> + Send>>;
@@ -30,6 +32,7 @@ pub struct Fresh {
 struct Held {
     credentials: Credentials,
     renew_at: i64,
+    good_until: i64,
 }
 
 /// What to do for a caller.
@@ -48,8 +51,7 @@ impl Fresh {
     /// [`Fresh::renewed`] is called.
     pub fn have(&self, now: i64) -> Have {
         let held = self.held();
-        let Some(held) = held.as_ref().filter(|held| held.credentials.expires().is_none_or(|end| now + MARGIN_S < end))
-        else {
+        let Some(held) = held.as_ref().filter(|held| now < held.good_until) else {
             return Have::Nothing;
         };
         let credentials = held.credentials.clone();
@@ -102,10 +104,12 @@ impl Fresh {
     }
 
     fn keep(&self, now: i64, credentials: Credentials) {
-        // Between 60 and 70 % of what is left, so that a fleet does not renew at once.
-        let renew_at =
-            credentials.expires().map_or(i64::MAX, |end| now + (end - now).max(0) * fastrand::i64(60..=70) / 100);
-        *self.held() = Some(Held { credentials, renew_at });
+        let (renew_at, good_until) = credentials.expires().map_or((i64::MAX, i64::MAX), |end| {
+            let life = end.saturating_sub(now).clamp(0, LIFE_MAX_S);
+            // Between 60 and 70 % of what is left, so that a fleet does not renew at once.
+            (now + life * fastrand::i64(60..=70) / 100, now + life - MARGIN_S.min(life / 10))
+        });
+        *self.held() = Some(Held { credentials, renew_at, good_until });
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Held>> {

@@ -14,7 +14,7 @@ pub enum Fault {
     Html(u16),
     /// An S3 error before the body is read; the rest of it is never read.
     Early(u16, &'static str),
-    /// The connection closes before the answer.
+    /// The connection closes instead of an answer; nothing is done.
     Hangup,
     /// The connection closes after so many bytes of the body.
     Cut(usize),

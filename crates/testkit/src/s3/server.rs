@@ -232,6 +232,9 @@ impl Shared {
                 return self.refuse_early(&request, &mut to, status, code);
             }
             let body = request.body(&mut from)?;
+            if matches!(fault, Some(Fault::Hangup)) {
+                return Ok(());
+            }
             let response = self.answer(&request, body, fault.as_ref());
             self.note(&request, response.status);
             if !self.send(&request, response, fault, &mut to)? {
@@ -337,7 +340,6 @@ impl Shared {
         let bodiless = request.method == "HEAD";
         let len = response.body.len();
         match fault {
-            Some(Fault::Hangup) => return Ok(false),
             Some(Fault::Cut(at)) => {
                 to.write_all(response.head().as_bytes())?;
                 to.write_all(&response.body[..at.min(len)])?;

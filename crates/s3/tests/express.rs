@@ -1,0 +1,139 @@
+//! S3 Express One Zone against a strict emulator.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use kvtier_s3::{Checksum, Client, ErrorKind, FixedNames, Get, List, Place, Provider, Put};
+use kvtier_testkit::s3::{Fault, Rule, Server};
+use support::*;
+
+const BUCKET: &str = "kv--use1-az4--x-s3";
+
+fn emulator() -> (Server, Client) {
+    let server = server(|setup| setup.bucket = BUCKET.into());
+    let client = Client::new(config_of(endpoint(&server, BUCKET)));
+    (server, client)
+}
+
+#[tokio::test]
+async fn data_is_signed_by_a_session_and_sessions_by_the_base_credentials() {
+    let ((server, client), memory) = (emulator(), Memory::new());
+    let bytes = pattern(100_000);
+    client.put("a/k", &memory.view(&bytes), &Put::default()).await.unwrap();
+    let mut lease = memory.lease(bytes.len());
+    client.get("a/k", &mut lease, &Get::default()).await.unwrap().unwrap();
+    assert_eq!(lease.as_host().unwrap(), bytes);
+    assert!(client.head_bucket().await.unwrap());
+    let seen = server.seen();
+    assert_eq!(seen[0].target, format!("/{BUCKET}?session"));
+    assert_eq!(seen[0].header("x-amz-create-session-mode"), Some("ReadWrite"));
+    for seen in &seen {
+        assert_eq!(seen.status, 200, "{} {}", seen.method, seen.target);
+        assert!(seen.header("authorization").unwrap().contains("/us-east-1/s3express/aws4_request"));
+        assert_eq!(seen.header("x-amz-s3session-token").is_some(), !seen.target.contains("session"));
+        assert!(seen.header("x-amz-security-token").is_none());
+    }
+    assert_eq!((server.sessions_made(), client.counts().checksums_verified), (1, 1));
+    assert_eq!(client.endpoint().provider().checksum(), Checksum::Crc32c);
+}
+
+#[tokio::test]
+async fn production_names_are_used_when_there_is_no_other_endpoint() {
+    let (server, memory) = (server(|setup| setup.bucket = BUCKET.into()), Memory::new());
+    let host = format!("{BUCKET}.s3express-use1-az4.us-east-1.amazonaws.com");
+    let mut config = config_of(Place::of(format!("http://{host}")).resolve().unwrap());
+    assert_eq!(config.endpoint.provider(), Provider::Express);
+    config.resolver = Box::new(FixedNames(server.address()));
+    let client = Client::new(config);
+    client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
+    let seen = server.seen();
+    assert_eq!((seen[0].target.as_str(), seen[0].header("host")), ("/?session", Some(host.as_str())));
+    assert_eq!(seen[1].target, "/k");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_make_one_session() {
+    let (server, client) = emulator();
+    server.put_object("k", vec![1; 10]);
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let client = client.clone();
+        tasks.spawn(async move { client.head("k").await.unwrap().unwrap().len() });
+    }
+    while let Some(len) = tasks.join_next().await {
+        assert_eq!(len.unwrap(), 10);
+    }
+    assert_eq!(server.sessions_made(), 1);
+}
+
+#[tokio::test]
+async fn a_session_that_the_store_ends_early_costs_one_repetition() {
+    let (server, client) = emulator();
+    server.put_object("k", vec![1; 10]);
+    for made in 1..4 {
+        assert!(client.list(&List::default(), None).await.is_ok());
+        assert_eq!((server.sessions_made(), client.counts().retries), (made, made - 1));
+        server.expire_sessions();
+    }
+}
+
+#[tokio::test]
+async fn sessions_are_renewed_in_the_background_before_they_end() {
+    let (server, client) = emulator();
+    server.put_object("k", vec![1; 10]);
+    server.session_life(6);
+    assert!(client.list(&List::default(), None).await.is_ok());
+    server.session_life(300);
+    server.script(Rule::next(Fault::Stall(Duration::from_millis(250))).containing("session"));
+    let refused = || server.seen().iter().filter(|seen| seen.status >= 400).count();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(6) {
+        let asked = Instant::now();
+        client.list(&List::default(), None).await.unwrap();
+        assert!(asked.elapsed() < Duration::from_millis(200), "nobody waits for the renewal");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!((refused(), server.sessions_made(), client.counts().identity_failures), (0, 2, 0));
+}
+
+#[tokio::test]
+async fn the_rules_of_directory_buckets_are_kept() {
+    let ((server, client), memory) = (emulator(), Memory::new());
+    for n in 0..7 {
+        client.put(&format!("p/{n}"), &memory.view(b"x"), &Put::default()).await.unwrap();
+    }
+    assert_eq!(client.list(&List::under("p"), None).await.unwrap_err().kind(), ErrorKind::Invalid);
+    let page = client.list(&List::under("p/"), None).await.unwrap();
+    assert_eq!((page.entries.len(), page.entries[0].key.as_str()), (7, "p/6"), "in no order");
+    assert!(client.delete_many(&["p/0", "p/1"]).await.unwrap().is_empty());
+    let delete = server.seen().into_iter().rfind(|seen| seen.method == "POST").unwrap();
+    assert!(delete.header("content-md5").is_none() && delete.header("x-amz-checksum-crc32c").is_some());
+    assert_eq!(client.create_bucket().await.unwrap_err().kind(), ErrorKind::Unsupported);
+    let bytes = pattern(11 * MIB);
+    client.put_multipart("m", &memory.view(&bytes), &Put::default(), (5 * MIB, 2)).await.unwrap();
+    assert_eq!(server.object("m").as_deref(), Some(&bytes));
+}
+
+#[tokio::test]
+async fn a_reader_asks_for_no_more_than_reading() {
+    let (server, memory) = (server(|setup| setup.bucket = BUCKET.into()), Memory::new());
+    server.put_object("k", vec![1; 10]);
+    let mut config = config_of(endpoint(&server, BUCKET));
+    config.read_only = true;
+    let client = Client::new(config);
+    assert!(client.head("k").await.unwrap().is_some());
+    assert_eq!(server.seen()[0].header("x-amz-create-session-mode"), Some("ReadOnly"));
+    let error = client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+}
+
+#[tokio::test]
+async fn a_store_without_sessions_is_told_apart() {
+    let server = server(|_| {});
+    let mut place = Place::of(server.url()).bucket("bucket").region("us-east-1");
+    place = place.provider(Provider::Express);
+    let error = Client::new(config_of(place.resolve().unwrap())).head("k").await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported), "{error}");
+}

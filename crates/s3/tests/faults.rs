@@ -1,0 +1,425 @@
+//! Every script of trouble: the right bytes, back in time, nothing leaked.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use kvtier_s3::{Client, ErrorKind, Get, Hedge, List, Put, Stored};
+use kvtier_testkit::s3::{Fault, Rule, Server};
+use support::*;
+
+const LEN: usize = 300_000;
+
+/// A server with one object, a client for it, and memory for both.
+struct Scene {
+    server: Server,
+    client: Client,
+    memory: Memory,
+    bytes: Vec<u8>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Scene::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut kvtier_s3::Config)) -> Self {
+        let server = server(|_| {});
+        let mut config = config(&server);
+        change(&mut config);
+        let bytes = pattern(LEN);
+        server.put_object("k", bytes.clone());
+        Scene { client: Client::new(config), server, memory: Memory::new(), bytes }
+    }
+
+    /// Gets the object; the bytes must be right, and the memory around them untouched.
+    async fn get(&self) -> Result<(), kvtier_s3::Error> {
+        let (mut lease, mut guard) = self.memory.lease(LEN + 4096).split_at(LEN);
+        guard.as_host_mut().unwrap().fill(0x5A);
+        let result = self.client.get("k", &mut lease, &Get::default()).await;
+        assert!(guard.as_host_mut().unwrap().iter().all(|byte| *byte == 0x5A), "a byte landed outside");
+        match result {
+            Ok(object) => {
+                assert_eq!(object.unwrap().len(), LEN as u64);
+                assert!(lease.as_host().unwrap() == self.bytes, "wrong bytes");
+                Ok(())
+            }
+            Err(e) => {
+                assert_eq!(lease.init_len(), 0);
+                Err(e)
+            }
+        }
+    }
+
+    /// Nothing is left of it all.
+    async fn end(self) {
+        assert!(self.memory.is_whole(), "memory leaked");
+        drop(self.client);
+        soon("all connections are closed", || self.server.connections() == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn faults_of_one_request_are_repaired_by_the_next() {
+    let slow = Duration::from_secs(2);
+    let faults = [
+        Fault::Error(503, "SlowDown"),
+        Fault::Error(500, "InternalError"),
+        Fault::Html(502),
+        Fault::Html(504),
+        Fault::Hangup,
+        Fault::Cut(0),
+        Fault::Cut(1),
+        Fault::Cut(LEN / 2),
+        Fault::Cut(LEN - 1),
+        Fault::Stall(slow),
+        Fault::Error(409, "OperationAborted"),
+    ];
+    for fault in faults {
+        let scene = Scene::new();
+        scene.server.script(Rule::next(fault.clone()));
+        let start = Instant::now();
+        scene.get().await.unwrap_or_else(|e| panic!("{fault:?}: {e}"));
+        assert!(start.elapsed() < Duration::from_secs(1), "{fault:?} took {:?}", start.elapsed());
+        assert_eq!(scene.client.counts().retries, 1, "{fault:?}");
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_broken_body_goes_on_where_it_ended_and_only_of_the_same_version() {
+    let scene = Scene::new();
+    scene.server.script(Rule::next(Fault::Cut(LEN / 3))).script(Rule::next(Fault::Cut(LEN / 3)));
+    scene.get().await.unwrap();
+    let seen = scene.server.seen();
+    let ranges: Vec<_> = seen.iter().map(|seen| seen.header("range").unwrap_or_default().to_owned()).collect();
+    assert_eq!(
+        ranges,
+        [String::new(), format!("bytes={}-{}", LEN / 3, LEN - 1), format!("bytes={}-{}", LEN / 3 * 2, LEN - 1)]
+    );
+    assert!(seen[1].header("if-match").is_some());
+    assert_eq!((scene.client.counts().resumes, scene.client.counts().bytes_in), (2, LEN as u64));
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn an_object_replaced_in_between_is_never_mixed() {
+    let scene = Scene::new();
+    scene.server.script(Rule::next(Fault::Cut(LEN / 2))).script(Rule::next(Fault::Error(503, "SlowDown")).times(2));
+    let get = scene.get();
+    let replace = async {
+        soon("the first part was read", || scene.server.seen().len() >= 2).await;
+        scene.server.put_object("k", vec![0; LEN]);
+    };
+    let (got, ()) = tokio::join!(get, replace);
+    assert_eq!(got.unwrap_err().kind(), ErrorKind::Conflict);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn answers_that_lie_about_their_length_land_nothing_outside() {
+    for (fault, whole) in
+        [(Fault::OverLong(5000), true), (Fault::Shorter(1), false), (Fault::Longer(1), false), (Fault::Chunked, true)]
+    {
+        let scene = Scene::new();
+        scene.server.script(Rule::next(fault.clone()));
+        match scene.get().await {
+            Ok(()) => assert!(whole, "{fault:?}"),
+            Err(e) => assert!(!whole && e.kind() == ErrorKind::Corrupt, "{fault:?}: {e}"),
+        }
+        // What was too much does not spoil the next answer.
+        scene.get().await.unwrap_or_else(|e| panic!("after {fault:?}: {e}"));
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn ranges_that_are_not_the_ones_asked_for_are_not_taken() {
+    for (fault, kind) in [(Fault::WrongRange, ErrorKind::Corrupt), (Fault::IgnoreRange, ErrorKind::Unsupported)] {
+        let scene = Scene::with(|config| config.retries_max = 1);
+        scene.server.script(Rule::next(fault).times(2));
+        let mut lease = scene.memory.lease(1000);
+        let error = scene.client.get("k", &mut lease, &Get::range(5000..6000)).await.unwrap_err();
+        assert_eq!((error.kind(), lease.init_len()), (kind, 0));
+        scene.server.heal();
+        scene.client.get("k", &mut lease, &Get::range(5000..6000)).await.unwrap().unwrap();
+        assert_eq!(lease.as_host().unwrap(), &scene.bytes[5000..6000]);
+        drop(lease);
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_found_and_read_again() {
+    let scene = Scene::with(|config| config.checksum = kvtier_s3::Checksum::Crc32c);
+    scene.client.put("k", &scene.memory.view(&scene.bytes), &Put::default()).await.unwrap();
+    scene.server.script(Rule::next(Fault::Flip));
+    scene.get().await.unwrap();
+    let counts = scene.client.counts();
+    assert_eq!((counts.checksum_failures, counts.checksums_verified, counts.retries), (1, 1, 1));
+    scene.server.script(Rule::next(Fault::Flip).times(100));
+    assert_eq!(scene.get().await.unwrap_err().kind(), ErrorKind::Corrupt);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_slow_drip_is_waited_for_and_a_stall_is_not() {
+    let scene = Scene::new();
+    scene.server.script(Rule::next(Fault::Drip(LEN / 8, Duration::from_millis(100))));
+    scene.get().await.unwrap();
+    assert_eq!(scene.client.counts().retries, 0, "it moved all the time");
+    scene.server.script(Rule::next(Fault::Stall(Duration::from_secs(50))).times(100));
+    let start = Instant::now();
+    let error = scene
+        .client
+        .within(Duration::from_millis(700))
+        .get("k", &mut scene.memory.lease(LEN), &Get::default())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!((600..1000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    assert_eq!(scene.client.counts().deadlines, 1);
+}
+
+#[tokio::test]
+async fn a_store_that_stalls_for_long_is_left_alone_and_back_within_two_seconds() {
+    let scene = Scene::new();
+    scene.server.script(Rule::next(Fault::Stall(Duration::from_secs(50))).times(1000));
+    let hasty = scene.client.within(Duration::from_millis(350));
+    let mut kinds = Vec::new();
+    for _ in 0..12 {
+        kinds.push(hasty.get("k", &mut scene.memory.lease(LEN), &Get::default()).await.unwrap_err().kind());
+    }
+    assert_eq!(kinds[0], ErrorKind::Timeout);
+    assert!(kinds.contains(&ErrorKind::Unavailable), "{kinds:?}");
+    let counts = scene.client.counts();
+    assert!(counts.breaker_opened >= 1 && counts.breaker_refused >= 1);
+    scene.server.heal();
+    let healed = Instant::now();
+    while hasty.get("k", &mut scene.memory.lease(LEN), &Get::default()).await.is_err() {
+        assert!(healed.elapsed() < Duration::from_secs(2), "still away: {:?}", scene.client.counts());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(scene.client.counts().breaker_closed >= 1);
+    scene.get().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_storm_of_503_cuts_the_load_and_the_retries_and_passes() {
+    let scene = Scene::new();
+    scene.server.script(Rule::next(Fault::Error(503, "SlowDown")).times(100_000));
+    let limit = scene.client.requests_limit();
+    let hasty = scene.client.within(Duration::from_millis(400));
+    for _ in 0..20 {
+        let error = hasty.get("k", &mut scene.memory.lease(LEN), &Get::default()).await.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Throttled | ErrorKind::Timeout), "{error}");
+    }
+    let counts = scene.client.counts();
+    assert!(scene.client.requests_limit() < limit && counts.limit_cuts > 0);
+    assert!(counts.retries <= 100, "the budget holds: {}", counts.retries);
+    drop(hasty);
+    scene.server.heal();
+    let healed = Instant::now();
+    while scene.get().await.is_err() {
+        assert!(healed.elapsed() < Duration::from_secs(2));
+    }
+    for _ in 0..400 {
+        assert!(scene.client.head("k").await.unwrap().is_some());
+    }
+    assert_eq!(scene.client.requests_limit(), limit, "full speed again");
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_pause_that_the_store_asks_for_is_kept() {
+    let scene = Scene::new();
+    scene.server.script(Rule::next(Fault::SlowDown(1)));
+    let start = Instant::now();
+    scene.get().await.unwrap();
+    assert!(start.elapsed() >= Duration::from_secs(1));
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn dead_idle_connections_cost_one_repetition_and_no_pause() {
+    let scene = Scene::new();
+    for _ in 0..5 {
+        scene.get().await.unwrap();
+        scene.server.disconnect();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    scene.server.script(Rule::next(Fault::CloseAfter).times(3));
+    for _ in 0..5 {
+        scene.get().await.unwrap();
+    }
+    let counts = scene.client.counts();
+    assert_eq!((counts.retries, counts.breaker_opened), (0, 0));
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn an_upload_refused_early_ends_and_its_connection_with_it() {
+    let scene = Scene::new();
+    let large = scene.memory.view(&pattern(32 * MIB));
+    scene.server.script(Rule::next(Fault::Early(403, "AccessDenied")).times(2));
+    let error = scene.client.put("new", &large, &Put::default()).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Denied, Some("AccessDenied")));
+    scene.server.heal();
+    scene.server.script(Rule::next(Fault::Early(503, "SlowDown")));
+    assert!(matches!(scene.client.put("new", &large, &Put::default()).await.unwrap(), Stored::New { .. }));
+    assert!(scene.server.object("new").as_deref().map(Vec::as_slice) == large.as_host());
+    assert!(scene.client.counts().early_answers >= 1, "{:?}", scene.client.counts());
+    drop(large);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn uploads_survive_what_downloads_survive() {
+    for fault in [
+        Fault::Error(503, "SlowDown"),
+        Fault::Hangup,
+        Fault::Html(502),
+        Fault::Error(400, "RequestTimeout"),
+        Fault::Error(409, "ConditionalRequestConflict"),
+    ] {
+        let scene = Scene::new();
+        scene.server.script(Rule::next(fault.clone()));
+        let view = scene.memory.view(&scene.bytes);
+        assert!(
+            matches!(scene.client.put("new", &view, &Put::if_absent()).await.unwrap(), Stored::New { .. }),
+            "{fault:?}"
+        );
+        assert_eq!(server_bytes(&scene, "new"), scene.bytes);
+        drop(view);
+        scene.end().await;
+    }
+    let scene = Scene::new();
+    scene.server.script(Rule::next(Fault::DoneThenError(500, "InternalError")));
+    let view = scene.memory.view(&scene.bytes);
+    assert_eq!(
+        scene.client.put("new", &view, &Put::if_absent()).await.unwrap(),
+        Stored::Present,
+        "our own first attempt"
+    );
+}
+
+fn server_bytes(scene: &Scene, key: &str) -> Vec<u8> {
+    scene.server.object(key).unwrap().to_vec()
+}
+
+#[tokio::test]
+async fn multipart_uploads_are_finished_or_given_up() {
+    let view = |scene: &Scene| scene.memory.view(&pattern(11 * MIB));
+    let parts = (5 * MIB, 2);
+    // A success that carries an error, then a real one.
+    let scene = Scene::new();
+    scene.server.script(Rule::next(Fault::OkThenError("InternalError")).method("POST").containing("uploadId"));
+    assert!(matches!(
+        scene.client.put_multipart("m", &view(&scene), &Put::default(), parts).await.unwrap(),
+        Stored::New { .. }
+    ));
+    assert_eq!((server_bytes(&scene, "m"), scene.server.uploads()), (pattern(11 * MIB), 0));
+    // It was done, though the answer said otherwise.
+    scene.server.script(Rule::next(Fault::DoneThenError(200, "InternalError")).method("POST").containing("uploadId"));
+    assert!(matches!(
+        scene.client.put_multipart("m2", &view(&scene), &Put::default(), parts).await.unwrap(),
+        Stored::New { .. }
+    ));
+    // It fails for good: at a part, at the end, by its deadline.
+    scene
+        .server
+        .script(Rule::next(Fault::Error(403, "AccessDenied")).method("PUT").containing("partNumber=2").times(2));
+    assert_eq!(
+        scene.client.put_multipart("x", &view(&scene), &Put::default(), parts).await.unwrap_err().kind(),
+        ErrorKind::Denied
+    );
+    scene.server.heal();
+    scene.server.script(Rule::next(Fault::OkThenError("AccessDenied")).method("POST").containing("uploadId"));
+    assert!(scene.client.put_multipart("x", &view(&scene), &Put::default(), parts).await.is_err());
+    scene.server.script(Rule::next(Fault::Stall(Duration::from_millis(250))).method("PUT").containing("partNumber=3"));
+    let hasty = scene.client.within(Duration::from_millis(200));
+    assert_eq!(
+        hasty.put_multipart("x", &view(&scene), &Put::default(), parts).await.unwrap_err().kind(),
+        ErrorKind::Timeout
+    );
+    drop(hasty);
+    soon("no upload is left", || scene.server.uploads() == 0).await;
+    assert_eq!(scene.client.counts().aborts, 3);
+    assert!(scene.server.object("x").is_none());
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_dropped_future_closes_its_connection_and_returns_the_memory() {
+    let scene = Scene::new();
+    scene.server.script(Rule::next(Fault::Drip(1000, Duration::from_millis(20))));
+    let mut lease = scene.memory.lease(LEN);
+    let dropped =
+        tokio::time::timeout(Duration::from_millis(100), scene.client.get("k", &mut lease, &Get::default())).await;
+    assert!(dropped.is_err());
+    assert_eq!(lease.init_len(), 0);
+    drop(lease);
+    assert_eq!(scene.client.connections_idle(), 0, "a connection in the middle of a body is of no use");
+    scene.get().await.unwrap();
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_clock_that_is_off_is_corrected_within_bounds() {
+    for ahead in [-3000, 1800] {
+        let server = server(|setup| setup.clock_ahead_s = ahead);
+        let client = client(&server);
+        assert!(client.list(&List::default(), None).await.is_ok());
+        assert!((client.clock_offset() - ahead).abs() <= 2);
+        assert_eq!((client.counts().clock_corrections, server.seen().len()), (1, 2));
+        client.list(&List::default(), None).await.unwrap();
+        assert_eq!(server.seen().len(), 3);
+    }
+    let server = server(|setup| setup.clock_ahead_s = 30 * 24 * 3600);
+    let error = client(&server).list(&List::default(), None).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Denied, Some("RequestTimeTooSkewed")));
+    assert!(error.to_string().contains("clock"), "{error}");
+}
+
+#[tokio::test]
+async fn a_slow_answer_is_hedged_within_its_budget() {
+    let mut hedge = Hedge::after(Duration::from_millis(30));
+    hedge.percent_max = 10;
+    let scene = Scene::with(|config| config.hedge = Some(hedge));
+    for _ in 0..40 {
+        scene.get().await.unwrap();
+    }
+    scene.server.script(Rule::next(Fault::Stall(Duration::from_millis(250))));
+    let start = Instant::now();
+    scene.get().await.unwrap();
+    assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
+    let counts = scene.client.counts();
+    assert!(counts.hedges_won >= 1 && counts.retries == 0, "{counts:?}");
+    scene.server.script(Rule::next(Fault::Stall(Duration::from_millis(60))).times(60));
+    for _ in 0..20 {
+        scene.get().await.unwrap();
+    }
+    let counts = scene.client.counts();
+    assert!(counts.hedges <= 7, "at most ten percent of the GETs: {}", counts.hedges);
+    soon("the losers are gone", || scene.server.connections() <= 4).await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_not_there_says_so_soon() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let place = kvtier_s3::Place::of(format!("http://{closed}")).bucket("b").resolve().unwrap();
+    let mut config = config_of(place);
+    config.retries_max = 2;
+    let client = Client::new(config);
+    let start = Instant::now();
+    let error = client.head("k").await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Io, true));
+    assert!(error.to_string().contains("cannot be reached") && std::error::Error::source(&error).is_some());
+    for _ in 0..20 {
+        client.head("k").await.unwrap_err();
+    }
+    assert!(start.elapsed() < Duration::from_secs(2), "the breaker ends the waiting: {:?}", start.elapsed());
+    assert!(client.counts().breaker_opened >= 1);
+}

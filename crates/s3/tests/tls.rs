@@ -1,0 +1,101 @@
+//! TLS: whom we trust, what is resumed, and that bodies are as right as without.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kvtier_s3::{Client, ErrorKind, Get, Place, Put, Trust};
+use kvtier_testkit::s3::Server;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{HandshakeKind, ServerConfig};
+use support::*;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+/// TLS before a plain server.
+struct Front {
+    address: SocketAddr,
+    ca: String,
+    resumed: Arc<AtomicUsize>,
+}
+
+impl Front {
+    async fn before(server: &Server) -> Self {
+        let certified = rcgen::generate_simple_self_signed(vec!["s3.test".into(), "127.0.0.1".into()]).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let mut config =
+            config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key).unwrap();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let (acceptor, back) = (TlsAcceptor::from(Arc::new(config)), server.address());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, resumed) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&resumed);
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                tokio::spawn(relay(socket, back, acceptor.clone(), Arc::clone(&count)));
+            }
+        });
+        Front { address, ca: certified.cert.pem(), resumed }
+    }
+
+    fn client(&self, trust: Trust) -> Client {
+        let mut config = config_of(Place::of(format!("https://{}", self.address)).bucket("bucket").resolve().unwrap());
+        config.trust = trust;
+        config.retries_max = 1;
+        Client::new(config)
+    }
+}
+
+async fn relay(socket: TcpStream, back: SocketAddr, acceptor: TlsAcceptor, resumed: Arc<AtomicUsize>) {
+    let Ok(mut tls) = acceptor.accept(socket).await else { return };
+    if tls.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed) {
+        resumed.fetch_add(1, Ordering::SeqCst);
+    }
+    let mut back = TcpStream::connect(back).await.unwrap();
+    drop(tokio::io::copy_bidirectional(&mut tls, &mut back).await);
+}
+
+#[tokio::test]
+async fn bytes_under_tls_are_as_right_and_sessions_are_resumed() {
+    let (server, memory) = (server(|_| {}), Memory::new());
+    let front = Front::before(&server).await;
+    let client = front.client(Trust::Pem(front.ca.clone().into_bytes()));
+    for len in [0, 1, 16_384, 3 * MIB + 1] {
+        let bytes = pattern(len);
+        client.put("k", &memory.view(&bytes), &Put::default()).await.unwrap();
+        assert_eq!(server.object("k").as_deref(), Some(&bytes));
+        let mut lease = memory.lease(len);
+        client.get("k", &mut lease, &Get::default()).await.unwrap().unwrap();
+        assert!(lease.as_host().unwrap() == bytes);
+    }
+    assert_eq!(client.counts().connections, 1);
+    server.disconnect();
+    client.head("k").await.unwrap().unwrap();
+    assert_eq!(front.resumed.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn strangers_are_denied_with_advice() {
+    let server = server(|_| {});
+    let (front, other) = (Front::before(&server).await, Front::before(&server).await);
+    let error = front.client(Trust::Pem(other.ca.clone().into_bytes())).head("k").await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Denied, false));
+    assert!(error.to_string().contains("CA bundle"), "{error}");
+    assert!(server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_plain_server_under_https_is_an_error_and_no_hang() {
+    let server = server(|_| {});
+    let place = Place::of(format!("https://{}", server.address())).bucket("bucket").resolve().unwrap();
+    let mut config = config_of(place);
+    config.trust = Trust::Pem(Front::before(&server).await.ca.into_bytes());
+    config.retries_max = 0;
+    let error = Client::new(config).head("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+}
