@@ -1,11 +1,14 @@
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Error, ErrorKind, Lease, Place, Region, RegionId};
-
-const ALIGN: usize = 4096;
+use crate::alloc::{Allocator, PAGE, Run};
+use crate::backing::{self, Backing, BackingKind, Heap, Mapped, Named};
+use crate::foreign::Foreign;
+use crate::waiting::{Line, Wait};
+use crate::{Descriptor, Error, ErrorKind, Lease, Lent, Place, Region, RegionId};
 
 /// How to make an arena.
 #[derive(Clone, Debug)]
@@ -13,12 +16,85 @@ const ALIGN: usize = 4096;
 pub struct ArenaConfig {
     /// Size in bytes, rounded up to whole pages.
     pub bytes: usize,
+    /// What kind of memory to ask for: `Heap`, `HugeTlb` (which falls back), `Memfd` or `Named`.
+    pub kind: BackingKind,
+    /// For `Named`: what the name begins with.
+    pub prefix: String,
+    /// Cut the arena into slots of this size in bytes, rounded up to pages: for chunks that are all alike.
+    pub slot_bytes: Option<usize>,
+    /// Take the pages from this NUMA node.
+    pub numa_node: Option<u32>,
+    /// Make all pages be there from the start.
+    pub prefault: bool,
 }
 
 impl ArenaConfig {
     /// An arena of `bytes` bytes of ordinary host memory.
     pub fn heap(bytes: usize) -> Self {
-        ArenaConfig { bytes }
+        ArenaConfig {
+            bytes,
+            kind: BackingKind::Heap,
+            prefix: String::new(),
+            slot_bytes: None,
+            numa_node: None,
+            prefault: false,
+        }
+    }
+
+    /// An arena in huge pages of 2 MiB, as far as the kernel gives them; [`Arena::backing`] says what it got.
+    pub fn huge(bytes: usize) -> Self {
+        ArenaConfig { kind: BackingKind::HugeTlb, ..Self::heap(bytes) }
+    }
+
+    /// An arena that other processes can map, given its descriptor. Nothing to clean up, whatever dies.
+    pub fn memfd(bytes: usize) -> Self {
+        ArenaConfig { kind: BackingKind::Memfd, ..Self::heap(bytes) }
+    }
+
+    /// An arena that other processes can map by the name in `/dev/shm`, which begins with `prefix`; see [`sweep`](crate::sweep).
+    pub fn named(prefix: &str, bytes: usize) -> Self {
+        ArenaConfig { kind: BackingKind::Named, prefix: prefix.to_owned(), ..Self::heap(bytes) }
+    }
+
+    /// Cuts the arena into slots of `slot_bytes`: for chunks that are all alike.
+    pub fn with_slots(mut self, slot_bytes: usize) -> Self {
+        self.slot_bytes = Some(slot_bytes);
+        self
+    }
+
+    /// Takes the pages from a NUMA node.
+    pub fn with_numa_node(mut self, node: u32) -> Self {
+        self.numa_node = Some(node);
+        self
+    }
+
+    /// Makes all pages be there from the start: the first use of each is then as fast as any.
+    pub fn with_prefault(mut self) -> Self {
+        self.prefault = true;
+        self
+    }
+
+    fn backing(&self) -> Result<Backing, Error> {
+        let len = self.bytes.max(1).next_multiple_of(PAGE);
+        let backing = match self.kind {
+            BackingKind::Heap => Backing::Heap(Heap::new(len)?),
+            BackingKind::HugeTlb | BackingKind::TransparentHuge | BackingKind::Mapped => {
+                Backing::Mapped(Mapped::huge(len)?)
+            }
+            BackingKind::Memfd => Backing::Mapped(Mapped::memfd(len)?),
+            BackingKind::Named => Backing::Named(Named::new(&self.prefix, len)?),
+            BackingKind::Foreign => {
+                let what = "foreign memory is not made by a configuration; use Arena::from_raw";
+                return Err(Error::new(ErrorKind::Invalid, what));
+            }
+        };
+        if let Some(node) = self.numa_node {
+            backing::bind(backing.base(), backing.len(), node)?;
+        }
+        if self.prefault {
+            backing.prefault()?;
+        }
+        Ok(backing)
     }
 }
 
@@ -40,45 +116,74 @@ pub struct Arena(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    base: NonNull<u8>,
+    backing: Backing,
     region: Region,
-    free: Mutex<Vec<(usize, usize)>>,
+    allocator: Allocator,
+    /// Pages that the allocator has, in bytes: all but what is left over by slots.
+    capacity: usize,
+    line: Line,
 }
-
-// SAFETY: `base` is only used to compute addresses of leases, which are handed out without overlap under the mutex.
-unsafe impl Send for Inner {}
-// SAFETY: as above.
-unsafe impl Sync for Inner {}
 
 impl Arena {
     /// Reserves the memory.
     pub fn new(config: ArenaConfig) -> Result<Self, Error> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let len = config.bytes.max(1).next_multiple_of(ALIGN);
-        let layout =
-            Layout::from_size_align(len, ALIGN).map_err(|_| Error::new(ErrorKind::Invalid, "arena too large"))?;
-        // SAFETY: the layout has a non-zero size.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| {
-            Error::new(ErrorKind::Full { free: 0, largest: 0 }, format!("no memory for an arena of {len} bytes"))
-        })?;
-        let region = Region { id: RegionId(NEXT.fetch_add(1, Ordering::Relaxed)), addr: base.as_ptr() as usize, len };
-        Ok(Arena(Arc::new(Inner { base, region, free: Mutex::new(vec![(0, len)]) })))
+        Self::over(config.backing()?, config.slot_bytes)
     }
 
-    /// A lease of `len` bytes that starts on a 4 KiB boundary, or `Full`.
-    pub fn lease(&self, len: usize) -> Result<Lease, Error> {
-        let size = len.max(1).next_multiple_of(ALIGN);
-        let mut free = self.0.free();
-        let Some(i) = free.iter().position(|(_, n)| *n >= size) else {
-            let (free, largest) = (free.iter().map(|(_, n)| n).sum(), free.iter().map(|(_, n)| *n).max().unwrap_or(0));
-            return Err(Error::new(ErrorKind::Full { free, largest }, format!("no {len} bytes free in the arena")));
+    /// An arena over memory of others, `len` bytes at `base`, that `owner` keeps; `place` says where it lies.
+    ///
+    /// # Safety
+    /// As for [`Lease::from_raw`].
+    pub unsafe fn from_raw(
+        base: NonNull<u8>,
+        len: usize,
+        place: Place,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, Error> {
+        if !base.addr().get().is_multiple_of(PAGE) || len < PAGE {
+            let what = format!("{len} bytes at {base:?} hold no aligned page of {PAGE} bytes; align the memory");
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        // SAFETY: the caller's promise.
+        Self::over(Backing::Foreign(unsafe { Foreign::new(base, len, place, owner) }), None)
+    }
+
+    fn over(backing: Backing, slot_bytes: Option<usize>) -> Result<Self, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let invalid = |what: String| Error::new(ErrorKind::Invalid, what);
+        let pages = u32::try_from(backing.len() / PAGE)
+            .map_err(|_| invalid(format!("an arena of {} bytes is too large; make several", backing.len())))?;
+        let allocator = match slot_bytes {
+            None => Allocator::general(pages),
+            Some(bytes) => {
+                let slot = u32::try_from(bytes.div_ceil(PAGE)).ok().filter(|slot| (1..=pages).contains(slot));
+                let what = || format!("slots of {bytes} bytes do not fit an arena of {} bytes", backing.len());
+                Allocator::slots(pages, slot.ok_or_else(|| invalid(what()))?)
+            }
         };
-        let start = free[i].0;
-        free[i] = (start + size, free[i].1 - size);
-        free.retain(|(_, n)| *n > 0);
-        let slot = Slot { arena: Arc::clone(&self.0), start, size };
-        // SAFETY: `start + size <= len` of the arena, the range was free and is ours until the slot drops.
-        unsafe { Ok(Lease::from_raw(self.0.base.add(start), len, Place::Heap, Some(self.0.region.id), Arc::new(slot))) }
+        let id = RegionId(NEXT.fetch_add(1, Ordering::Relaxed));
+        let region = Region { id, addr: backing.base().addr().get(), len: backing.len() };
+        let capacity = allocator.free().pages as usize * PAGE;
+        Ok(Arena(Arc::new(Inner { backing, region, allocator, capacity, line: Line::default() })))
+    }
+
+    /// A lease of `len` bytes that starts on a 4 KiB boundary, or `Full`; `Invalid` for more than the arena can ever lease. Does not look
+    /// at who waits: what serves the present goes before what can wait.
+    pub fn lease(&self, len: usize) -> Result<Lease, Error> {
+        let pages = self.pages(len)?;
+        self.cut(pages, len).ok_or_else(|| {
+            let ArenaStats { free, largest, .. } = self.stats();
+            let what =
+                format!("no {len} bytes free in the arena: {free} are, {largest} in a row; wait, or make it larger");
+            Error::new(ErrorKind::Full { free, largest }, what)
+        })
+    }
+
+    /// A lease of `len` bytes as soon as there is room and all who waited before are served. Dropping the future gives up the place; the
+    /// caller adds a deadline. `Invalid` for more than the arena can ever lease.
+    pub async fn lease_waiting(&self, len: usize) -> Result<Lease, Error> {
+        let pages = self.pages(len)?;
+        Ok(Wait::new(&self.0.line, || self.cut(pages, len)).await)
     }
 
     /// The ranges to register with a ring or a driver.
@@ -86,63 +191,72 @@ impl Arena {
         vec![self.0.region]
     }
 
+    /// What kind of memory it got.
+    pub fn backing(&self) -> BackingKind {
+        self.0.backing.kind()
+    }
+
+    /// What another process needs to [attach](crate::Attached); `None` unless it is shared memory.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.backing.fd()
+    }
+
+    /// The name in `/dev/shm`, for named memory.
+    pub fn name(&self) -> Option<String> {
+        if let Backing::Named(named) = &self.0.backing { Some(named.name()) } else { None }
+    }
+
+    /// Puts a lease of this arena into another process's hands. Gives it back when it is not of this arena.
+    pub fn lend(&self, lease: Lease) -> Result<Lent, Lease> {
+        let Region { addr, len, id } = self.0.region;
+        if lease.region() != Some(id) || self.fd().is_none() {
+            return Err(lease);
+        }
+        let offset = lease.addr() - addr;
+        debug_assert!(offset + lease.len() <= len, "a lease of this region lies in it");
+        let descriptor = Descriptor { offset: offset as u64, len: lease.len() as u64 };
+        Ok(Lent::new(lease, descriptor))
+    }
+
     /// How full it is.
     pub fn stats(&self) -> ArenaStats {
-        let free = self.0.free();
-        let (sum, largest) = (free.iter().map(|(_, n)| n).sum(), free.iter().map(|(_, n)| *n).max().unwrap_or(0));
-        ArenaStats { capacity: self.0.region.len, free: sum, largest }
+        let free = self.0.allocator.free();
+        let bytes = |pages: u32| pages as usize * PAGE;
+        ArenaStats { capacity: self.0.capacity, free: bytes(free.pages), largest: bytes(free.largest) }
+    }
+
+    fn pages(&self, len: usize) -> Result<u32, Error> {
+        let most = self.0.allocator.largest_ever();
+        u32::try_from(len.div_ceil(PAGE)).ok().filter(|pages| *pages <= most).map(|pages| pages.max(1)).ok_or_else(
+            || {
+                let what = format!(
+                    "{len} bytes are more than the {} that this arena ever leases; make it larger",
+                    most as usize * PAGE
+                );
+                Error::new(ErrorKind::Invalid, what)
+            },
+        )
+    }
+
+    fn cut(&self, pages: u32, len: usize) -> Option<Lease> {
+        let run = self.0.allocator.take(pages)?;
+        // SAFETY: the allocator gives runs inside the backing.
+        let at = unsafe { self.0.backing.base().add(run.page as usize * PAGE) };
+        let owner = Arc::new(Taken { arena: Arc::clone(&self.0), run });
+        // SAFETY: nobody else has the run until `owner` drops; the backing, zeroed or written when it was made, lives as long.
+        Some(unsafe { Lease::from_raw(at, len, self.0.backing.place(), Some(self.0.region.id), owner) })
     }
 }
 
-impl Inner {
-    fn free(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-struct Slot {
+/// A run of pages of an arena, until it is dropped.
+struct Taken {
     arena: Arc<Inner>,
-    start: usize,
-    size: usize,
+    run: Run,
 }
 
-impl Drop for Slot {
+impl Drop for Taken {
     fn drop(&mut self) {
-        let mut free = self.arena.free();
-        let i = free.partition_point(|(start, _)| *start < self.start);
-        free.insert(i, (self.start, self.size));
-        if i + 1 < free.len() && free[i].0 + free[i].1 == free[i + 1].0 {
-            free[i].1 += free[i + 1].1;
-            free.remove(i + 1);
-        }
-        if i > 0 && free[i - 1].0 + free[i - 1].1 == free[i].0 {
-            free[i - 1].1 += free[i].1;
-            free.remove(i);
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let layout = Layout::from_size_align(self.region.len, ALIGN).expect("made with this layout");
-        // SAFETY: allocated with this very layout; the last slot is gone, since each holds an Arc of us.
-        unsafe { dealloc(self.base.as_ptr(), layout) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn leases_come_back() {
-        let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
-        let mut a = arena.lease(5000).unwrap();
-        a.write_at(0, b"hello").unwrap();
-        let view = a.freeze();
-        assert_eq!(view.as_host(), Some(&b"hello"[..]));
-        assert_eq!(arena.stats().free, (1 << 20) - 8192);
-        drop(view);
-        assert_eq!(arena.stats().largest, 1 << 20);
+        self.arena.allocator.give(self.run);
+        self.arena.line.wake();
     }
 }

@@ -32,6 +32,11 @@ impl Error {
         Error { kind, what: what.into(), source: None }
     }
 
+    pub(crate) fn with_source(mut self, source: std::io::Error) -> Self {
+        self.source = Some(source);
+        self
+    }
+
     /// What the caller can do about it.
     pub fn kind(&self) -> ErrorKind {
         self.kind

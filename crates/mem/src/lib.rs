@@ -3,17 +3,27 @@
 //! An [`Arena`] hands out [`Lease`]s: exclusive, writable slots that know their [`Place`] and how much of them is
 //! initialised. A frozen lease is a [`View`]: shared, sliceable, immutable. Both return to their arena when the last
 //! owner drops them, whichever thread that is on. Memory of others becomes a lease through an owner that is kept
-//! until the last use.
+//! until the last use. A [`Budget`] counts bytes that have no memory of their own.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod alloc;
 mod arena;
+mod backing;
+mod budget;
 mod error;
+mod foreign;
 mod lease;
 mod place;
+mod shared;
+mod sync;
 mod view;
+mod waiting;
 
 pub use arena::{Arena, ArenaConfig, ArenaStats};
+pub use backing::{BackingKind, Swept, sweep};
+pub use budget::{Budget, BudgetStats, Permit};
 pub use error::{Error, ErrorKind};
 pub use lease::Lease;
 pub use place::{Place, Region, RegionId};
+pub use shared::{Attached, Descriptor, Lent};
 pub use view::View;

@@ -1,0 +1,86 @@
+//! Who gets which pages of an arena. The bookkeeping lies outside the memory, so that it works for memory no CPU can reach.
+
+mod slab;
+mod tlsf;
+
+use slab::Slab;
+use tlsf::Tlsf;
+
+use crate::sync::{Mutex, lock};
+
+/// The unit of allocation in bytes: direct I/O wants it, and GPUs do not mind.
+pub(crate) const PAGE: usize = 4096;
+
+/// Which pages are free. Every call takes the same few steps however many leases there are.
+#[derive(Debug)]
+pub(crate) enum Allocator {
+    /// Leases of any size.
+    General(Mutex<Tlsf>),
+    /// Slots of one size.
+    Slots(Slab),
+}
+
+/// A run of pages that is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// The first page.
+    pub page: u32,
+    /// What the allocator knows it by.
+    handle: u32,
+}
+
+/// How many pages are free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Free {
+    pub pages: u32,
+    /// The most that one lease can have now.
+    pub largest: u32,
+}
+
+impl Allocator {
+    /// For `pages` pages.
+    pub fn general(pages: u32) -> Self {
+        Allocator::General(Mutex::new(Tlsf::new(pages)))
+    }
+
+    /// For as many slots of `slot` pages as `pages` pages hold.
+    pub fn slots(pages: u32, slot: u32) -> Self {
+        Allocator::Slots(Slab::new(pages / slot, slot))
+    }
+
+    /// Takes `pages` pages in a row; `None` when there is no such run.
+    pub fn take(&self, pages: u32) -> Option<Run> {
+        match self {
+            Allocator::General(tlsf) => lock(tlsf).take(pages).map(|(page, handle)| Run { page, handle }),
+            Allocator::Slots(slab) if pages > slab.slot() => None,
+            Allocator::Slots(slab) => slab.take().map(|n| Run { page: n * slab.slot(), handle: n }),
+        }
+    }
+
+    /// Gives a run back.
+    pub fn give(&self, run: Run) {
+        match self {
+            Allocator::General(tlsf) => lock(tlsf).give(run.handle),
+            Allocator::Slots(slab) => slab.give(run.handle),
+        }
+    }
+
+    /// How much is free.
+    pub fn free(&self) -> Free {
+        match self {
+            Allocator::General(tlsf) => lock(tlsf).free(),
+            Allocator::Slots(slab) => {
+                let slots = slab.free();
+                Free { pages: slots * slab.slot(), largest: if slots > 0 { slab.slot() } else { 0 } }
+            }
+        }
+    }
+
+    /// The most pages that one lease can ever have.
+    pub fn largest_ever(&self) -> u32 {
+        match self {
+            Allocator::General(tlsf) => lock(tlsf).pages(),
+            Allocator::Slots(slab) => slab.slot(),
+        }
+    }
+}

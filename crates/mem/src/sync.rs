@@ -1,0 +1,12 @@
+//! The one place that chooses between std's primitives and the model checker's.
+
+#[cfg(not(shuttle))]
+pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic};
+
+/// Locks, whether or not a thread panicked while it held the lock: every critical section here leaves its data whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
