@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::http::{Conn, Framing, Head, Landing, Sent, Sink, Target};
 use crate::request::{Payload, Request, Signer};
-use crate::retry::{Again, Permit, Refusal, Trouble, classify};
+use crate::retry::{Admission, Again, Permit, Refusal, Trouble, classify};
 use crate::time::Stamp;
 use crate::xml::Complaint;
 
@@ -33,11 +33,18 @@ impl Site {
     }
 }
 
+/// Whether to wait until fewer requests are in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    Wait,
+    IfFree,
+}
+
 /// An answer whose body is still to come.
 #[derive(Debug)]
 pub struct Open {
     pub head: Head,
-    conn: Conn,
+    conn: Box<Conn>,
     site: Arc<Site>,
     who: Credentials,
     signer: Signer,
@@ -54,15 +61,15 @@ pub struct Answer {
 
 impl Inner {
     /// Sends a request and reads the head of its answer. Dropping the future closes the connection.
-    pub async fn open(self: &Arc<Self>, request: &Request<'_>) -> Result<Open, Trouble> {
-        let permit = self.limit.acquire().await;
-        self.open_with(request, permit).await
-    }
-
-    /// As [`Inner::open`], with a turn taken already.
-    pub async fn open_with(self: &Arc<Self>, request: &Request<'_>, permit: Permit) -> Result<Open, Trouble> {
-        self.breaker.admit(Instant::now(), &self.counters).map_err(Trouble::last)?;
+    pub async fn open(self: &Arc<Self>, request: &Request<'_>, turn: Turn) -> Result<Open, Trouble> {
+        let admission = self.breaker.admit(Instant::now(), &self.counters).map_err(Trouble::last)?;
+        // Before the turn: a session is made by a request that takes a turn itself.
         let who = self.identity(request.signer).await.map_err(Trouble::last)?;
+        let permit = match (admission, turn) {
+            (Admission::Probe, _) => self.limit.bypass(),
+            (_, Turn::Wait) => self.limit.acquire().await,
+            (_, Turn::IfFree) => self.limit.try_acquire().ok_or_else(no_turn)?,
+        };
         let site = self.site();
         let mut conn = match self.pool.reuse(&site.target) {
             Some(conn) => conn,
@@ -85,7 +92,7 @@ impl Inner {
         Ok(Open { head, conn, site, who, signer: request.signer, unsigned, _permit: permit })
     }
 
-    async fn connect(&self, site: &Site) -> Result<Conn, Trouble> {
+    async fn connect(&self, site: &Site) -> Result<Box<Conn>, Trouble> {
         let conn = self.pool.open(&site.target).await.map_err(Trouble::broken)?;
         self.counters.connections.one();
         self.counters.connections_http11.one();
@@ -101,7 +108,15 @@ impl Inner {
         if early {
             self.counters.early_answers.one();
         }
-        match conn.head(request.method == "HEAD", stall).await {
+        let head = tokio::select! {
+            biased;
+            head = conn.head(request.method == "HEAD", stall) => head,
+            () = self.recovered.notified() => {
+                let what = "the request hung while the endpoint was away";
+                return Err(Trouble { error: Error::new(ErrorKind::Io, what), again: Again::Stale, sick: false });
+            }
+        };
+        match head {
             Ok(head) => Ok((head, early)),
             Err(error) => Err(self.lost(conn, error)),
         }
@@ -126,13 +141,14 @@ impl Inner {
             429 | 503 => {
                 self.counters.throttled.one();
                 self.limit.overloaded(now, &self.counters);
-                self.breaker.succeeded(now, &self.counters);
             }
-            500..=599 => {}
+            500.. => {}
             _ => {
                 self.limit.succeeded(now, first_byte, &self.counters);
-                self.breaker.succeeded(now, &self.counters);
             }
+        }
+        if !matches!(head.status, 500 | 502 | 504) && self.breaker.succeeded(now, &self.counters) {
+            self.recovered.notify_waiters();
         }
     }
 }
@@ -192,4 +208,8 @@ impl Open {
         }
         trouble
     }
+}
+
+fn no_turn() -> Trouble {
+    Trouble::last(Error::new(ErrorKind::Throttled, "as many requests are in flight as may be"))
 }

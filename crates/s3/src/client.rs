@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use tokio::time::Instant as Moment;
 
 use crate::attempt::Site;
@@ -48,6 +49,8 @@ pub(crate) struct Inner {
     pub sign_bodies: AtomicBool,
     pub sign_probed: AtomicBool,
     pub gets: AtomicU64,
+    /// Wakes the requests that hang at an endpoint that is back, so that they are sent again.
+    pub recovered: Notify,
 }
 
 impl Client {
@@ -69,6 +72,7 @@ impl Client {
             sign_bodies: AtomicBool::new(config.sign_bodies),
             sign_probed: AtomicBool::new(config.sign_bodies),
             gets: AtomicU64::new(0),
+            recovered: Notify::new(),
             config,
         };
         Client { inner: Arc::new(inner), deadline }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::attempt::Answer;
+use crate::attempt::{Answer, Turn};
 use crate::client::Inner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
@@ -39,11 +39,7 @@ impl<'c> Tries<'c> {
     pub async fn ask(mut self, request: &Request<'_>, bytes_max: usize) -> Result<Answer> {
         request.check()?;
         loop {
-            let attempt = match self.inner.open(request).await {
-                Ok(open) => open.collect(self.inner, bytes_max).await,
-                Err(trouble) => Err(trouble),
-            };
-            match attempt {
+            match self.once(request, bytes_max).await {
                 Ok(answer) => {
                     self.won();
                     return Ok(answer);
@@ -51,6 +47,11 @@ impl<'c> Tries<'c> {
                 Err(trouble) => self.after(trouble).await?,
             }
         }
+    }
+
+    /// One attempt. What becomes of its failure is for [`Tries::after`] to say.
+    pub async fn once(&self, request: &Request<'_>, bytes_max: usize) -> Result<Answer, Trouble> {
+        self.inner.open(request, Turn::Wait).await?.collect(self.inner, bytes_max).await
     }
 
     /// The operation succeeded.

@@ -326,6 +326,11 @@ async fn multipart_uploads_are_finished_or_given_up() {
         scene.client.put_multipart("m2", &view(&scene), &Put::default(), parts).await.unwrap(),
         Stored::New { .. }
     ));
+    scene.server.script(Rule::next(Fault::DoneThenError(500, "InternalError")).method("POST").containing("uploadId"));
+    assert!(matches!(
+        scene.client.put_multipart("m3", &view(&scene), &Put::default(), parts).await.unwrap(),
+        Stored::New { .. }
+    ));
     // It fails for good: at a part, at the end, by its deadline.
     scene
         .server
@@ -422,4 +427,33 @@ async fn an_endpoint_that_is_not_there_says_so_soon() {
     }
     assert!(start.elapsed() < Duration::from_secs(2), "the breaker ends the waiting: {:?}", start.elapsed());
     assert!(client.counts().breaker_opened >= 1);
+}
+
+#[tokio::test]
+async fn requests_that_hang_do_not_hold_up_those_after_the_recovery() {
+    let scene = Scene::with(|config| {
+        config.requests_max = 4;
+        config.stall_max = Duration::from_secs(30);
+        config.deadline = Duration::from_secs(30);
+    });
+    scene.server.script(Rule::next(Fault::Stall(Duration::from_secs(50))).times(1000));
+    let hanging = async {
+        tokio::try_join!(scene.get(), scene.get(), scene.get(), scene.get()).unwrap();
+    };
+    let healing = async {
+        let hasty = scene.client.within(Duration::from_millis(60));
+        for _ in 0..12 {
+            hasty.head("k").await.unwrap_err();
+        }
+        assert!(scene.client.counts().breaker_opened == 1);
+        scene.server.heal();
+        let healed = Instant::now();
+        while hasty.head("k").await.is_err() {
+            assert!(healed.elapsed() < Duration::from_secs(2), "{:?}", scene.client.counts());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let start = Instant::now();
+    tokio::join!(hanging, healing);
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
 }

@@ -53,15 +53,16 @@ pub struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(stream: Stream, target: Arc<Target>) -> Self {
+    /// Boxed, since it is handed on from step to step.
+    pub(super) fn new(stream: Stream, target: Arc<Target>) -> Box<Self> {
         let (out, path, buf) =
             (Vec::with_capacity(1024), String::with_capacity(128), Vec::with_capacity(HEAD_READ_BYTES));
         let parked = Instant::now();
-        Conn { stream, target, out, path, parked, reused: false, spent: false, copied: 0, buf, from: 0 }
+        Box::new(Conn { stream, target, out, path, parked, reused: false, spent: false, copied: 0, buf, from: 0 })
     }
 
     /// Whether nothing is left over and the server has not closed it.
-    pub fn is_usable(&self) -> bool {
+    pub fn is_usable(&mut self) -> bool {
         !self.spent && self.from == self.buf.len() && !self.stream.is_stale()
     }
 

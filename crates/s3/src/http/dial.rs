@@ -63,7 +63,7 @@ impl Dialer {
     }
 
     /// A new connection. Errors with `Io` or `Timeout` when no address answers, `Denied` when its certificate is not trusted.
-    pub async fn connect(&self, target: &Arc<Target>) -> Result<Conn> {
+    pub async fn connect(&self, target: &Arc<Target>) -> Result<Box<Conn>> {
         let addresses = self.addresses(target).await?;
         let mut last = Error::new(ErrorKind::Io, format!("{} has no address", target.host));
         for address in addresses.into_iter().take(TRIES_MAX) {

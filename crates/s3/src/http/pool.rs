@@ -5,12 +5,15 @@ use super::conn::Conn;
 use super::dial::{Dialer, Target};
 use crate::error::Result;
 
+/// Boxed as they are handed out, so that only pointers move.
+type Idle = Vec<Box<Conn>>;
+
 /// Idle connections, the last used first: those at the bottom age until they are closed. There are never more than requests were
 /// once in flight, since a new one is opened only when none is idle.
 #[derive(Debug)]
 pub struct Pool {
     dialer: Dialer,
-    idle: Mutex<Vec<Conn>>,
+    idle: Mutex<Idle>,
     idle_max: Duration,
 }
 
@@ -21,7 +24,7 @@ impl Pool {
     }
 
     /// A connection that served before and looks alive.
-    pub fn reuse(&self, target: &Arc<Target>) -> Option<Conn> {
+    pub fn reuse(&self, target: &Arc<Target>) -> Option<Box<Conn>> {
         let mut idle = self.idle();
         while let Some(mut conn) = idle.pop() {
             if conn.target == *target && conn.parked.elapsed() < self.idle_max && conn.is_usable() {
@@ -33,12 +36,12 @@ impl Pool {
     }
 
     /// A new connection.
-    pub async fn open(&self, target: &Arc<Target>) -> Result<Conn> {
+    pub async fn open(&self, target: &Arc<Target>) -> Result<Box<Conn>> {
         self.dialer.connect(target).await
     }
 
     /// Keeps a connection for later, if it can serve again.
-    pub fn put(&self, mut conn: Conn) {
+    pub fn put(&self, mut conn: Box<Conn>) {
         if !conn.is_usable() {
             return;
         }
@@ -59,7 +62,7 @@ impl Pool {
         self.idle().clear();
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Conn>> {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

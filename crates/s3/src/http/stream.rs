@@ -1,6 +1,6 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -14,13 +14,11 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Whether an idle connection was closed by the server or holds bytes that nobody asked for. TLS may hold tickets, so
-    /// there only the first request tells.
-    pub fn is_stale(&self) -> bool {
-        match self {
-            Stream::Plain(tcp) => !matches!(tcp.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock),
-            Stream::Tls(_) => false,
-        }
+    /// Whether an idle connection was closed by the server or holds bytes that nobody asked for. (TLS takes in tickets
+    /// while it looks.)
+    pub fn is_stale(&mut self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        Pin::new(self).poll_read(&mut cx, &mut ReadBuf::new(&mut [0])).is_ready()
     }
 }
 

@@ -7,7 +7,7 @@ use kvtier_mem::Lease;
 use super::head::Object;
 use super::is_missing;
 use super::landing::Course;
-use crate::attempt::Open;
+use crate::attempt::{Open, Turn};
 use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
@@ -159,17 +159,18 @@ fn unfit(error: Error) -> Trouble {
 /// Opens the request, and once more when the answer is slow. Neither holds the memory yet: the first good head gets it, the other
 /// connection is closed.
 async fn hedged(inner: &Arc<Inner>, request: &Request<'_>) -> Result<Open, Trouble> {
-    let Some(hedge) = inner.config.hedge else { return inner.open(request).await };
-    let mut first = std::pin::pin!(inner.open(request));
+    let Some(hedge) = inner.config.hedge else { return inner.open(request, Turn::Wait).await };
+    let mut first = std::pin::pin!(inner.open(request, Turn::Wait));
     if let Ok(open) = tokio::time::timeout(hedge.after, &mut first).await {
         return open;
     }
     let spent = inner.counters.read().hedges * 100;
     let earned = inner.gets.load(Ordering::Relaxed) * u64::from(hedge.percent_max);
-    let permit = inner.limit.try_acquire().filter(|_| spent < earned);
-    let Some(permit) = permit else { return first.await };
+    if spent >= earned {
+        return first.await;
+    }
     inner.counters.hedges.one();
-    let mut second = std::pin::pin!(inner.open_with(request, permit));
+    let mut second = std::pin::pin!(inner.open(request, Turn::IfFree));
     let good = |open: &Result<Open, Trouble>| open.as_ref().is_ok_and(|open| open.head.status < 500);
     tokio::select! {
         open = &mut first => if good(&open) { open } else { second.await },

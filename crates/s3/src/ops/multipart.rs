@@ -8,6 +8,7 @@ use super::put::{Put, Stored, host, sum_header};
 use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::digits;
 use crate::request::{Payload, Request};
 use crate::retry::{Refusal, classify};
 use crate::tries::Tries;
@@ -38,7 +39,7 @@ impl Client {
             let id = create(&self.inner, key, put).await?;
             let upload = Upload { inner: &self.inner, key, id, done: false };
             let parts = upload.send(bytes, part_bytes, width).await?;
-            let stored = upload.complete(&parts, put.if_absent).await?;
+            let stored = upload.complete(&parts, (bytes.len() as u64, put.if_absent)).await?;
             self.inner.counters.bytes_out.add(bytes.len() as u64);
             Ok(stored)
         })
@@ -122,52 +123,66 @@ impl Upload<'_> {
         Ok((etag.to_owned(), value))
     }
 
-    /// Makes an object of the parts. The store may say 200 first and fail later, in the body.
-    async fn complete(mut self, parts: &[Part], if_absent: bool) -> Result<Stored> {
+    /// Makes an object of the parts. The store may say 200 first and fail later, in the body; and an attempt that failed may
+    /// have succeeded all the same, so that the next one finds no upload.
+    async fn complete(mut self, parts: &[Part], (bytes, if_absent): (u64, bool)) -> Result<Stored> {
         let body = manifest(parts, self.inner.config.checksum);
         let query = [("uploadId", self.id.as_str())];
         let condition = [("if-none-match", "*")];
         let headers = if if_absent { &condition[..] } else { &[] };
         let request = Request { query: &query, headers, body: body.as_bytes(), ..Request::new("POST", Some(self.key)) };
-        let mut tries = Tries::new(self.inner);
-        let mut repeated = false;
+        let (mut tries, mut repeated) = (Tries::new(self.inner), false);
         loop {
-            let answer = match Tries::new(self.inner).ask(&request, ANSWER_BYTES_MAX).await {
-                Ok(answer) => answer,
-                Err(e) if if_absent && e.status() == Some(412) && e.code() != Some("InvalidRequest") => {
-                    return Ok(Stored::Present);
-                }
-                // Our own earlier attempt may have succeeded although it was answered with an error.
-                Err(e) if repeated && e.code() == Some("NoSuchUpload") && self.exists().await? => {
-                    self.done = true;
-                    return Ok(Stored::New { etag: None });
-                }
-                Err(e) => return Err(e),
-            };
-            let complaint = Complaint::of(&answer.body);
-            let Some(code) = complaint.code else {
-                let mut etag = None;
-                xml::each(&answer.body, |path, text| {
-                    if path.last().is_some_and(|name| name == "ETag") {
-                        etag = Some(text.to_owned());
+            let trouble = match tries.once(&request, ANSWER_BYTES_MAX).await {
+                Ok(answer) => match completed(&answer.body)? {
+                    Ok(etag) => {
+                        tries.won();
+                        self.done = true;
+                        return Ok(Stored::New { etag });
                     }
-                })?;
-                self.done = true;
-                return Ok(Stored::New { etag });
+                    Err(complaint) => {
+                        let (code, request_id) = (complaint.code, complaint.request_id);
+                        classify(Refusal { status: 200, code, request_id, ..Refusal::default() })
+                    }
+                },
+                Err(trouble) => trouble,
             };
-            let (code, request_id) = (Some(code), complaint.request_id);
-            tries.after(classify(Refusal { status: 200, code, request_id, ..Refusal::default() })).await?;
+            let error = &trouble.error;
+            if if_absent && error.status() == Some(412) && error.code() != Some("InvalidRequest") {
+                return Ok(Stored::Present);
+            }
+            if repeated && error.code() == Some("NoSuchUpload") && self.is_there(bytes).await? {
+                self.done = true;
+                return Ok(Stored::New { etag: None });
+            }
+            tries.after(trouble).await?;
             repeated = true;
         }
     }
 
-    async fn exists(&self) -> Result<bool> {
+    /// Whether an object of that length is there.
+    async fn is_there(&self, bytes: u64) -> Result<bool> {
         match Tries::new(self.inner).ask(&Request::new("HEAD", Some(self.key)), 0).await {
-            Ok(_) => Ok(true),
+            Ok(answer) => Ok(answer.head.header("content-length").and_then(digits) == Some(bytes)),
             Err(e) if e.status() == Some(404) => Ok(false),
             Err(e) => Err(e),
         }
     }
+}
+
+/// The version of the object that was made, or why none was.
+fn completed(body: &[u8]) -> Result<std::result::Result<Option<String>, Complaint>> {
+    let complaint = Complaint::of(body);
+    if complaint.code.is_some() {
+        return Ok(Err(complaint));
+    }
+    let mut etag = None;
+    xml::each(body, |path, text| {
+        if path.last().is_some_and(|name| name == "ETag") {
+            etag = Some(text.to_owned());
+        }
+    })?;
+    Ok(Ok(etag))
 }
 
 impl Drop for Upload<'_> {

@@ -27,6 +27,15 @@ struct State {
     last_success: Option<Instant>,
 }
 
+/// How a request is let through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// With all others.
+    Usual,
+    /// To see whether the endpoint is back: it must not wait for those that hang.
+    Probe,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Open {
     Until(Instant),
@@ -40,18 +49,18 @@ impl Breaker {
         Breaker(Mutex::new(State { failures: 0, pause: OPEN_MIN, open: None, reason, last_success: None }))
     }
 
-    /// Lets a request through, or says why not.
-    pub fn admit(&self, now: Instant, counters: &Counters) -> Result<(), Error> {
+    /// Lets a request through, as a probe or as usual, or says why not.
+    pub fn admit(&self, now: Instant, counters: &Counters) -> Result<Admission, Error> {
         let mut state = self.state();
         let due = match state.open {
-            None => return Ok(()),
+            None => return Ok(Admission::Usual),
             Some(Open::Until(until)) => now >= until,
             Some(Open::Probing(since)) => now.duration_since(since) >= PROBE_MAX,
         };
         if due {
             state.open = Some(Open::Probing(now));
             counters.breaker_probes.one();
-            return Ok(());
+            return Ok(Admission::Probe);
         }
         counters.breaker_refused.one();
         let why = match state.reason {
@@ -61,13 +70,15 @@ impl Breaker {
         Err(Error::new(ErrorKind::Unavailable, format!("the endpoint is left alone for a moment: {why}")))
     }
 
-    /// The endpoint answered sensibly.
-    pub fn succeeded(&self, now: Instant, counters: &Counters) {
+    /// The endpoint answered sensibly. Returns whether it is back after the breaker was open.
+    pub fn succeeded(&self, now: Instant, counters: &Counters) -> bool {
         let mut state = self.state();
-        if state.open.take().is_some() {
+        let back = state.open.take().is_some();
+        if back {
             counters.breaker_closed.one();
         }
         (state.failures, state.pause, state.last_success) = (0, OPEN_MIN, Some(now));
+        back
     }
 
     /// It did not.
@@ -117,7 +128,7 @@ mod tests {
         assert!(breaker.admit(at(310), &counters).is_ok(), "another, later");
         assert!(breaker.admit(at(1300), &counters).is_err());
         assert!(breaker.admit(at(1310), &counters).is_ok(), "a probe that hangs does not block");
-        breaker.succeeded(at(1320), &counters);
+        assert!(breaker.succeeded(at(1320), &counters) && !breaker.succeeded(at(1320), &counters));
         assert!(breaker.admit(at(1320), &counters).is_ok());
         let counts = counters.read();
         assert_eq!((counts.breaker_opened, counts.breaker_probes, counts.breaker_closed), (1, 3, 1));

@@ -54,6 +54,11 @@ impl Limit {
         Permit { limit: Arc::clone(self), permit }
     }
 
+    /// Leave beyond the limit, for the one request that looks whether the endpoint is back.
+    pub fn bypass(self: &Arc<Self>) -> Permit {
+        Permit { limit: Arc::clone(self), permit: None }
+    }
+
     /// A permit, if one is free.
     pub fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
         let permit = Arc::clone(&self.gate).try_acquire_owned().ok()?;
@@ -104,10 +109,9 @@ impl Limit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        let Some(permit) = self.permit.take() else { return };
         let mut state = self.limit.state();
-        if state.debt > 0
-            && let Some(permit) = self.permit.take()
-        {
+        if state.debt > 0 {
             state.debt -= 1;
             permit.forget();
         }

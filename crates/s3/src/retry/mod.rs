@@ -7,7 +7,7 @@ mod limit;
 
 use crate::error::Error;
 
-pub use breaker::Breaker;
+pub use breaker::{Admission, Breaker};
 pub use budget::Budget;
 pub use classify::{Refusal, classify};
 pub use limit::{Limit, Permit};
