@@ -3,6 +3,8 @@
 //! `S3_ENDPOINT`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, and if need be `AWS_REGION`, `S3_PROVIDER` (`ceph`, `swift`, ...), `S3_CA` (a PEM
 //! file), `S3_NO_SIGNATURES` (it checks none) and `S3_VIRTUAL_HOST` (the domain before which buckets stand). A bucket of its own is made and deleted.
 #![allow(clippy::unwrap_used)]
+// What a store does differently is worth a line with --nocapture.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod support;
 
