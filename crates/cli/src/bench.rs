@@ -97,7 +97,7 @@ fn measure(args: &FileArgs, (size, concurrency): (usize, usize), cells: &mut Vec
     let capacity = (count + 16) * (size as u64 + 8192) * 11 / 10;
     let engine = args.engine.parse().map_err(|e: kvtier::file::EngineError| BadInput(e.to_string()))?;
     let tier = FileTier::open(FileConfig::new(&args.path, capacity).with_engine(engine)).map_err(crate::cannot_open)?;
-    let arena = Arena::new(ArenaConfig::heap(concurrency * size.next_multiple_of(4096)))
+    let arena = Arena::new(ArenaConfig::huge(concurrency * size.next_multiple_of(4096)))
         .context("no memory for the chunks in flight")?;
     tier.register(&arena)?;
     // Keys of this run alone: what an earlier one left behind must not be found.

@@ -205,3 +205,31 @@ fn a_foreign_directory_is_refused_and_nothing_in_it_is_touched() {
     assert!(e.to_string().contains("not a kvtier directory") && e.to_string().contains("thesis.tex"), "{e}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
+
+#[test]
+fn no_byte_is_copied_but_those_of_the_ledger() {
+    let dir = tempfile::tempdir().unwrap();
+    let arena = Arena::new(ArenaConfig::heap(4 << 20)).unwrap();
+    let tier = open(dir.path(), EngineKind::Auto);
+    let counters =
+        || ["copied_tail_bytes", "copied_bounce_bytes", "summed_save_bytes"].map(|name| tier.status().counter(name));
+    let (len, whole) = (300_001, 299_008);
+    save(&tier, &arena, 1, len);
+    assert_eq!(counters(), [len as u64 - whole, 0, len as u64], "the last partial page, and one pass for the sums");
+    load(&tier, &arena, 1, len);
+    assert_eq!(counters(), [2 * (len as u64 - whole), 0, len as u64]);
+    save(&tier, &arena, 2, 1 << 20);
+    load(&tier, &arena, 2, 1 << 20);
+    assert_eq!(counters()[..2], [2 * (len as u64 - whole), 0], "whole pages are not copied");
+
+    // The same view again: its sums are known.
+    let mut lease = arena.lease(8192).unwrap();
+    lease.write_at(0, &content(3, 8192)).unwrap();
+    let view = lease.freeze();
+    let before = counters()[2];
+    for n in [3, 4] {
+        let done = tier.save(&ctx(), vec![Save { key: key(n), from: vec![view.clone()] }]).wait();
+        assert_eq!(*done[0].result.as_ref().unwrap(), Saved::Stored);
+    }
+    assert_eq!(counters()[2], before + 8192);
+}

@@ -32,6 +32,8 @@ pub fn run(packages: &[Package]) -> Result<Outcome> {
     for package in packages.iter().filter(|package| CRATES.contains(&package.room())) {
         let cmd = Cmd::new("cargo +nightly test --locked --lib --bins --tests --target-dir target/asan");
         let cmd = cmd.args(["--target", TARGET, "-p", &package.name]).rustflags(FLAGS);
+        // One test wants a leak: memory that the kernel may still use when its reactor dies.
+        let cmd = cmd.args(["--", "--skip", "a_reactor_that_dies_answers_everyone"]);
         count += testing::run(&cmd.limit_s(LIMIT_S))?;
     }
     Ok(tested(count))

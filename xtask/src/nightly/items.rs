@@ -31,7 +31,7 @@ pub fn shuttle(packages: &[Package]) -> Result<Outcome> {
     interleavings::run(packages, Some(LIMIT_S)).map(tested)
 }
 
-/// The heap arena's unit tests: memcheck does not know memory that the kernel or a peer writes.
+/// The tests of allocators, arenas and leases; those of memory shared between processes have nothing that memcheck could see.
 pub fn valgrind(packages: &[Package]) -> Result<Outcome> {
     if !packages.iter().any(|package| package.room() == "mem") {
         return Ok(Outcome::Skipped("kvtier-mem is not there".into()));
@@ -40,7 +40,7 @@ pub fn valgrind(packages: &[Package]) -> Result<Outcome> {
         return Ok(Outcome::Skipped("valgrind is not installed (Debian package valgrind)".into()));
     }
     let runner = "valgrind --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --quiet";
-    let cmd = Cmd::new("cargo test --locked -p kvtier-mem --lib heap");
+    let cmd = Cmd::new("cargo test --locked -p kvtier-mem --lib --test arena");
     let cmd = cmd.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", runner);
     testing::run(&cmd.limit_s(LIMIT_S)).map(tested)
 }

@@ -24,7 +24,7 @@ const ITEMS: &[Item] = &[
     Item { name: "fault-seeds", what: "fault schedules over 10,000 seeds", run: items::fault_seeds },
     Item { name: "shuttle", what: "thread interleavings with KVTIER_NIGHTLY=1", run: items::shuttle },
     Item { name: "asan", what: "AddressSanitizer on the crates with unsafe, with a canary", run: asan::run },
-    Item { name: "valgrind", what: "memcheck on the heap arena of kvtier-mem", run: items::valgrind },
+    Item { name: "valgrind", what: "memcheck on the allocators and arenas of kvtier-mem", run: items::valgrind },
     Item { name: "miri", what: "Miri on the crates that need no kernel", run: items::miri },
     Item { name: "fuzz", what: "every fuzz target for 10 minutes", run: items::fuzz },
     Item { name: "features", what: "all pairs of features", run: items::features },

@@ -82,7 +82,7 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
     let (chunk, concurrency) = (job.chunk, job.concurrency);
     let slot = chunk.next_multiple_of(4096);
     let batch = (FLIGHT_BYTES_MAX / (concurrency * slot)).clamp(1, BATCH_MAX);
-    let arena = Arena::new(ArenaConfig::heap(concurrency * batch * slot));
+    let arena = Arena::new(ArenaConfig::huge(concurrency * batch * slot));
     let replay = Replay {
         job,
         ns: namespace(chunk),

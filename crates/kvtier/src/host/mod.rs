@@ -49,7 +49,7 @@ impl HostTier {
         let bytes = config.bytes.checked_add(config.bytes / 16 + SPARE_BYTES).and_then(|n| usize::try_from(n).ok());
         let bytes = bytes.filter(|n| *n < isize::MAX as usize - SPARE_BYTES as usize);
         let bytes = bytes.ok_or_else(|| invalid("no machine has so much memory; make the host tier smaller"))?;
-        let arena = Arena::new(ArenaConfig::heap(bytes)).map_err(|e| {
+        let arena = Arena::new(ArenaConfig::huge(bytes)).map_err(|e| {
             let what = "no memory for the host tier; make it smaller";
             Error::new(ErrorKind::Full, what).with_tier(config.name.as_str().into()).with_source(e)
         })?;
