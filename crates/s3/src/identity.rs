@@ -95,6 +95,11 @@ fn session_of(body: &[u8]) -> Result<Credentials> {
     }
 }
 
+#[cfg(fuzzing)]
+pub fn fuzz_session(body: &[u8]) {
+    drop(session_of(body));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

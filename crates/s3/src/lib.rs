@@ -59,3 +59,51 @@ pub use endpoint::{Conditional, Endpoint, Place, Provider, Style};
 pub use error::{Error, ErrorKind, Result};
 pub use http::{FixedNames, Resolve, Resolved, SystemNames, Trust};
 pub use ops::{Entry, Get, List, Object, Page, Put, Refused, Stored, Upload, Uploads};
+
+/// The parsers of what a server says, for the fuzzers: anything is answered, nothing panics.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    use crate::http::{Head, Landing, Sink};
+
+    /// A response's head; what parses takes part in what a GET checks.
+    pub fn head(bytes: &[u8]) {
+        for bodiless in [false, true] {
+            if let Ok(Some((head, len))) = Head::parse(bytes, bodiless) {
+                assert!(len <= bytes.len());
+                head.header("content-range");
+                crate::ops::fuzz_check(&head);
+            }
+        }
+    }
+
+    /// Every answer in XML.
+    pub fn xml(bytes: &[u8]) {
+        crate::xml::Complaint::of(bytes);
+        crate::ops::fuzz_answers(bytes);
+        crate::identity::fuzz_session(bytes);
+    }
+
+    /// An endpoint as a person writes it; what resolves goes into a `host` header.
+    pub fn endpoint(text: &str) {
+        let place = crate::Place::of(text).region("r");
+        for place in [place.clone(), place.bucket("b")] {
+            if let Ok(endpoint) = place.resolve() {
+                let host = endpoint.target().authority;
+                assert!(host.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/' && byte != b'@'), "{host}");
+            }
+        }
+    }
+
+    /// A body in pieces into memory of some length.
+    pub fn sink(bytes: &[u8], room: usize) {
+        let mut memory = vec![0x5A; room + 8];
+        let (mine, guard) = memory.split_at_mut(room);
+        let mut landing = Landing::new(mine);
+        for piece in bytes.chunks(7) {
+            if Sink::Land(&mut landing).copy(piece).is_err() {
+                break;
+            }
+        }
+        assert!(landing.filled() == bytes.len().min(room) && guard.iter().all(|byte| *byte == 0x5A));
+    }
+}

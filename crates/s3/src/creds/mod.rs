@@ -1,5 +1,7 @@
 //! Who signs: credentials, and where they come from.
 
+#[cfg(feature = "aws-config")]
+mod chain;
 mod env;
 mod profile;
 
@@ -14,6 +16,8 @@ use crate::error::Result;
 use crate::sign::{Keyring, Parts, Scope, authorize};
 use crate::time::Stamp;
 
+#[cfg(feature = "aws-config")]
+pub use chain::AwsChain;
 pub use env::from_env;
 pub use profile::from_profile;
 

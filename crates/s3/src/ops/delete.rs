@@ -91,7 +91,7 @@ impl Client {
 }
 
 /// The errors in a `DeleteResult`, which is a success all the same.
-fn refusals(body: &[u8]) -> Result<Vec<Refused>> {
+pub(super) fn refusals(body: &[u8]) -> Result<Vec<Refused>> {
     let (mut refused, mut key, mut code) = (Vec::new(), String::new(), String::new());
     xml::each(body, |path, text| match path {
         [_, error, field] if error == "Error" => match field.as_str() {

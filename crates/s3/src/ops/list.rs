@@ -133,7 +133,7 @@ impl Texts {
     }
 }
 
-fn page(body: &[u8]) -> Result<Page> {
+pub(super) fn page(body: &[u8]) -> Result<Page> {
     let (mut page, mut entry, mut texts) =
         (Page::default(), Entry::default(), Texts { encoded: says_encoded(body), bad: false });
     let (mut root, mut truncated) = (false, false);
@@ -163,7 +163,7 @@ fn page(body: &[u8]) -> Result<Page> {
     }
 }
 
-fn uploads(body: &[u8]) -> Result<Uploads> {
+pub(super) fn uploads(body: &[u8]) -> Result<Uploads> {
     let (mut found, mut upload, mut texts) =
         (Uploads::default(), Upload::default(), Texts { encoded: says_encoded(body), bad: false });
     let (mut truncated, mut next) = (false, (String::new(), String::new()));

@@ -23,3 +23,20 @@ use crate::error::Error;
 fn is_missing(error: &Error) -> bool {
     error.status() == Some(404) && error.code() != Some("NoSuchBucket")
 }
+
+/// What a GET makes of a head.
+#[cfg(fuzzing)]
+pub fn fuzz_check(head: &crate::http::Head) {
+    let mut memory = [0; 100];
+    for (start, exact) in [(None, true), (None, false), (Some(5), true)] {
+        let mut course = landing::Course { start, exact, etag: None, total: None, sum: None };
+        let mut land = crate::http::Landing::new(&mut memory);
+        drop(course.check(head, &mut land, true));
+    }
+}
+
+/// What the operations make of a body.
+#[cfg(fuzzing)]
+pub fn fuzz_answers(body: &[u8]) {
+    drop((list::page(body), list::uploads(body), delete::refusals(body)));
+}
