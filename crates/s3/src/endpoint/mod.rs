@@ -74,6 +74,24 @@ impl Place {
         self
     }
 
+    /// With what the usual variables say (`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_DEFAULT_REGION`, asked of
+    /// `lookup`), where it says nothing itself. `s3://bucket` names a bucket, which may be at that endpoint.
+    pub fn or_env(mut self, lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let first =
+            |names: [&str; 2]| names.into_iter().find_map(|name| lookup(name).filter(|value| !value.is_empty()));
+        let plain = self.url.as_deref().and_then(|url| url.trim().strip_prefix("s3://"));
+        let plain = plain.map(|bucket| bucket.trim_end_matches('/')).filter(|bucket| !bucket.contains(['.', ':', '/']));
+        let free = self.url.as_deref().is_none_or(str::is_empty) || plain.is_some();
+        if let Some(url) = first(["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]).filter(|_| free) {
+            if let (None, Some(bucket)) = (&self.bucket, plain) {
+                self.bucket = Some(bucket.to_owned());
+            }
+            self.url = Some(url);
+        }
+        self.region = self.region.or_else(|| first(["AWS_REGION", "AWS_DEFAULT_REGION"]));
+        self
+    }
+
     /// The endpoint, or `Invalid` with what is missing or contradictory.
     pub fn resolve(&self) -> Result<Endpoint> {
         parse::resolve(self)

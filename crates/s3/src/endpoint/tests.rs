@@ -107,3 +107,18 @@ fn providers_are_found_by_name() {
     }
     assert_eq!(Provider::named("azure"), None);
 }
+
+#[test]
+fn the_environment_fills_what_is_not_said() {
+    let env = |pairs: &'static [(&str, &str)]| {
+        move |name: &str| pairs.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
+    };
+    let region = env(&[("AWS_REGION", "r1"), ("AWS_DEFAULT_REGION", "r2")]);
+    assert_eq!(shown(Place::of("s3://b").or_env(region)), "https://b.s3.r1.amazonaws.com r1 aws");
+    assert_eq!(shown(Place::of("s3://b").region("own").or_env(region)), "https://b.s3.own.amazonaws.com own aws");
+    let local = env(&[("AWS_ENDPOINT_URL", "http://wrong:1"), ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")]);
+    assert_eq!(shown(Place::of("s3://b").or_env(local)), "http://127.0.0.1:9000/b us-east-1 other");
+    assert_eq!(shown(Place::default().bucket("b").or_env(local)), "http://127.0.0.1:9000/b us-east-1 other");
+    let named = Place::of("https://b.s3.us-west-2.amazonaws.com").or_env(local);
+    assert_eq!(shown(named), "https://b.s3.us-west-2.amazonaws.com us-west-2 aws");
+}
