@@ -7,8 +7,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;
+mod dir;
+mod doctor;
 mod interrupt;
 mod key;
+mod out;
 mod replay;
 mod usage;
 
@@ -37,6 +40,19 @@ enum Command {
         #[command(subcommand)]
         what: bench::What,
     },
+    /// Looks at a medium and says what to set.
+    Doctor {
+        #[command(subcommand)]
+        what: doctor::What,
+    },
+    /// Lists the chunks of a directory: digest and bytes of payload.
+    Ls(dir::LsArgs),
+    /// Sums a directory up: chunks, bytes, who has it open, what failed a check.
+    Stat(dir::StatArgs),
+    /// Reads every chunk of a directory and checks every byte. Exit code 1 when any is damaged.
+    Verify(dir::VerifyArgs),
+    /// Removes chunks from a directory; only says what it would do unless told --yes.
+    Rm(dir::RmArgs),
     /// Explains names of chunks in any form, and converts between forms.
     Key(key::Args),
     #[command(hide = true)]
@@ -64,12 +80,18 @@ fn main() -> ExitCode {
     let outcome = match Args::parse().command {
         Command::Replay(args) => replay::run(args),
         Command::Bench { what } => bench::run(what).map(|()| true),
+        Command::Doctor { what } => doctor::run(&what).map(|()| true),
+        Command::Ls(args) => dir::ls(&args).map(|()| true),
+        Command::Stat(args) => dir::stat(&args).map(|()| true),
+        Command::Verify(args) => dir::verify(&args),
+        Command::Rm(args) => dir::rm(&args).map(|()| true),
         Command::Key(args) => key::run(args),
         Command::ReplayPeer(args) => replay::peer::serve(args).map(|()| true),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        Err(e) if out::is_closed(&e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("kvtier: {e:#}");
             if e.is::<interrupt::Interrupted>() {

@@ -13,6 +13,7 @@ mod disk;
 pub mod footer;
 mod history;
 mod home;
+pub mod inspect;
 mod keeper;
 mod ledger;
 mod load;

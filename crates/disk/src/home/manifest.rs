@@ -35,8 +35,17 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
 /// Writes the manifest where there is none, else checks that it says what this build understands. The door is locked.
 pub fn agree(root: &Path, own: &Path) -> Result<(), Error> {
     let path = own.join("manifest");
-    let fail = |e: io::Error| Error::new(kind_of(&e), format!("cannot use {}", path.display())).with_source(e);
-    match read_small(&path) {
+    if fs::exists(&path).unwrap_or(true) {
+        return check(root, &path);
+    }
+    let draft = own.join("manifest.new");
+    let fail = |e: io::Error| Error::new(kind_of(&e), format!("cannot write {}", path.display())).with_source(e);
+    fs::write(&draft, MANIFEST).and_then(|()| fs::rename(&draft, &path)).map_err(fail)
+}
+
+/// Checks that the manifest `path` of the directory `root` says what this build understands.
+pub fn check(root: &Path, path: &Path) -> Result<(), Error> {
+    match read_small(path) {
         Ok(text) if text == MANIFEST => Ok(()),
         Ok(text) => {
             let what = format!(
@@ -46,10 +55,11 @@ pub fn agree(root: &Path, own: &Path) -> Result<(), Error> {
             Err(Error::new(ErrorKind::Invalid, what))
         }
         Err(e) if e.kind() == Io::NotFound => {
-            let draft = own.join("manifest.new");
-            fs::write(&draft, MANIFEST).and_then(|()| fs::rename(&draft, &path)).map_err(fail)
+            let what =
+                format!("{} is not a kvtier directory: it has no .kvtier/manifest; check the path", root.display());
+            Err(Error::new(ErrorKind::Invalid, what))
         }
-        Err(e) => Err(fail(e)),
+        Err(e) => Err(Error::new(kind_of(&e), format!("cannot read {}", path.display())).with_source(e)),
     }
 }
 

@@ -15,6 +15,7 @@ use kvtier_core::{Error, ErrorKind};
 
 pub use corner::{Corner, living};
 pub use files::{Draft, FileId, is_full};
+pub use manifest::check as check_manifest;
 pub use medium::{is_local, sizes};
 
 use crate::name;

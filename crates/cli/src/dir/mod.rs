@@ -1,0 +1,132 @@
+//! `kvtier ls|stat|verify|rm`: a directory looked at from outside.
+
+mod verify;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use kvtier::bytes::format;
+use kvtier::core::Digest;
+use kvtier::file::inspect::{Directory, Named};
+use serde_json::json;
+
+use crate::BadInput;
+
+pub use verify::{VerifyArgs, verify};
+
+/// `kvtier ls`.
+#[derive(clap::Args)]
+pub struct LsArgs {
+    /// The directory.
+    path: PathBuf,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// `kvtier stat`.
+#[derive(clap::Args)]
+pub struct StatArgs {
+    /// The directory.
+    path: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// `kvtier rm`.
+#[derive(clap::Args)]
+pub struct RmArgs {
+    /// The directory.
+    path: PathBuf,
+    /// Chunks to remove, by the digests that `kvtier ls` prints.
+    #[arg(long, value_delimiter = ',', required_unless_present = "all")]
+    key: Vec<String>,
+    /// Remove all chunks.
+    #[arg(long, conflicts_with = "key")]
+    all: bool,
+    /// Remove them; without this, only say what would be removed.
+    #[arg(long)]
+    yes: bool,
+}
+
+fn open(path: &PathBuf) -> Result<Directory> {
+    Ok(Directory::open(path).map_err(crate::cannot_open)?)
+}
+
+/// Lists chunks: digest, payload bytes.
+pub fn ls(args: &LsArgs) -> Result<()> {
+    let mut chunks = open(&args.path)?.chunks().context("cannot list the directory")?;
+    chunks.sort_unstable();
+    for Named { digest, len, .. } in chunks {
+        let line = if args.json {
+            json!({ "key": digest.to_hex(), "bytes": len }).to_string()
+        } else {
+            format!("{digest} {len}")
+        };
+        crate::out::line(&line)?;
+    }
+    Ok(())
+}
+
+/// Sums a directory up.
+pub fn stat(args: &StatArgs) -> Result<()> {
+    let sum = open(&args.path)?.summary().context("cannot read the directory")?;
+    let quarantine: Vec<_> =
+        sum.quarantine.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect();
+    let strangers: Vec<_> = sum.strangers.iter().map(|(path, _)| path.display().to_string()).collect();
+    if args.json {
+        let all = json!({
+            "chunks": sum.chunks, "bytes": sum.bytes, "payload_bytes": sum.payload_bytes, "ledger_bytes": sum.ledger_bytes,
+            "unfinished": sum.unfinished, "quarantine": quarantine, "strangers": strangers,
+            "living": sum.living, "dead": sum.dead, "snapshot": sum.snapshot,
+        });
+        return crate::out::line(&all.to_string());
+    }
+    let mut lines = vec![
+        format!(
+            "chunks       {} in {} of files ({} of payload)",
+            sum.chunks,
+            format(sum.bytes),
+            format(sum.payload_bytes)
+        ),
+        format!("ledger       {}", sum.ledger_bytes.map_or("none: the next start counts".to_owned(), format)),
+        format!("open by      {}", or_nobody(&sum.living)),
+        format!("ended badly  {} (the next start clears {} unfinished files)", or_nobody(&sum.dead), sum.unfinished),
+        format!("order of use {}", if sum.snapshot { "in a snapshot and journals" } else { "in journals only" }),
+        format!("quarantine   {} files that failed a check", sum.quarantine.len()),
+    ];
+    lines.extend(sum.quarantine.iter().map(|(name, bytes)| format!("             {name} ({})", format(*bytes))));
+    lines.extend(sum.strangers.iter().map(|(path, _)| format!("not ours     {}", path.display())));
+    lines.iter().try_for_each(|line| crate::out::line(line))
+}
+
+fn or_nobody(names: &[String]) -> String {
+    if names.is_empty() { "nobody".into() } else { names.join(", ") }
+}
+
+/// Removes chunks, or says which.
+pub fn rm(args: &RmArgs) -> Result<()> {
+    let dir = open(&args.path)?;
+    let digest = |text: &String| {
+        Digest::from_hex(text)
+            .ok_or_else(|| BadInput(format!("--key {text}: not 64 hexadecimal digits; take them from `kvtier ls`")))
+    };
+    let wanted = args.key.iter().map(digest).collect::<Result<Vec<_>, _>>()?;
+    let chunks = dir.chunks().context("cannot list the directory")?;
+    let chosen: Vec<Named> = chunks.into_iter().filter(|chunk| args.all || wanted.contains(&chunk.digest)).collect();
+    if let Some(absent) = wanted.iter().find(|digest| chosen.iter().all(|chunk| chunk.digest != **digest)) {
+        return Err(BadInput(format!("--key {absent}: no such chunk; nothing was removed")).into());
+    }
+    let bytes = format(chosen.iter().map(|chunk| chunk.len).sum());
+    if !args.yes {
+        return crate::out::line(&format!("would remove {} chunks ({bytes}); add --yes to do it", chosen.len()));
+    }
+    let mut gone = 0;
+    for chunk in &chosen {
+        gone += u64::from(
+            dir.remove(chunk).with_context(|| format!("removed {gone} chunks, then cannot remove {}", chunk.digest))?,
+        );
+    }
+    crate::out::line(&format!("removed {gone} chunks ({bytes})"))
+}

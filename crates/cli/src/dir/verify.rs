@@ -1,0 +1,68 @@
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use kvtier::file::inspect::{Damage, Named};
+use serde_json::json;
+
+/// `kvtier verify`.
+#[derive(clap::Args)]
+pub struct VerifyArgs {
+    /// The directory.
+    path: PathBuf,
+    /// Move damaged files into quarantine, as a load that meets them does.
+    #[arg(long)]
+    set_aside: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads every chunk whole and checks every byte. Answers whether all are right.
+pub fn verify(args: &VerifyArgs) -> Result<bool> {
+    crate::interrupt::watch()?;
+    let dir = super::open(&args.path)?;
+    let mut chunks = dir.chunks().context("cannot list the directory")?;
+    chunks.sort_unstable();
+    let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec} (eta {eta})");
+    let bar = ProgressBar::new(chunks.iter().map(|chunk| chunk.len).sum()).with_style(style.context("template")?);
+    let (mut damaged, mut gone): (Vec<(Named, Damage)>, u64) = (Vec::new(), 0);
+    for chunk in &chunks {
+        if crate::interrupt::asked() {
+            return Err(crate::interrupt::Interrupted.into());
+        }
+        match dir.verify(chunk) {
+            Ok(Ok(())) => {}
+            Ok(Err(damage)) => damaged.push((*chunk, damage)),
+            // A tier that has the directory open took it away meanwhile.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => gone += 1,
+            Err(e) => return Err(e).with_context(|| format!("cannot read the file of {}", chunk.digest)),
+        }
+        bar.inc(chunk.len);
+    }
+    bar.finish_and_clear();
+    for (chunk, _) in damaged.iter().filter(|_| args.set_aside) {
+        dir.set_aside(chunk).with_context(|| format!("cannot set the file of {} aside", chunk.digest))?;
+    }
+    let named = |damage: &Damage| format!("{damage:?}").to_lowercase();
+    if args.json {
+        let list: Vec<_> = damaged
+            .iter()
+            .map(|(c, d)| json!({ "key": c.digest.to_hex(), "bytes": c.len, "damage": named(d) }))
+            .collect();
+        crate::out::line(
+            &json!({ "chunks": chunks.len(), "gone": gone, "damaged": list, "set_aside": args.set_aside }).to_string(),
+        )?;
+        return Ok(damaged.is_empty());
+    }
+    for (chunk, damage) in &damaged {
+        crate::out::line(&format!("damaged {} ({})", chunk.digest, named(damage)))?;
+    }
+    let next = match (damaged.is_empty(), args.set_aside) {
+        (true, _) => "",
+        (false, true) => "; the damaged are in quarantine",
+        (false, false) => "; loads of the damaged are misses; --set-aside moves them into quarantine",
+    };
+    crate::out::line(&format!("{} chunks, {} damaged{next}", chunks.len(), damaged.len()))?;
+    Ok(damaged.is_empty())
+}

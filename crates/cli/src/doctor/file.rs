@@ -1,0 +1,196 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use kvtier::bytes::format;
+use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
+use kvtier::core::{Ctx, Digest, Key, Load, Namespace, Save};
+use kvtier::file::inspect::Medium;
+use kvtier::file::{EngineKind, FileConfig, FileTier};
+use kvtier::mem::{Arena, ArenaConfig};
+use kvtier::{Observe, Tier};
+use serde_json::{Value, json};
+
+/// `kvtier doctor file`.
+#[derive(clap::Args)]
+pub struct FileArgs {
+    /// The directory, which must exist; what is written there for the probe is removed.
+    path: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+const CHUNK: usize = 4 << 20;
+const CHUNKS: u64 = 16;
+
+/// One thing that was found, and what follows.
+struct Finding {
+    what: &'static str,
+    found: String,
+    advice: Option<String>,
+}
+
+/// Probes the directory and prints findings, rate and settings.
+pub fn run(args: &FileArgs) -> Result<()> {
+    let medium = Medium::probe(&args.path).map_err(crate::cannot_open)?;
+    let (mount, memlock) = (mount_of(&args.path), limit("Max locked memory"));
+    let rate = rate(&args.path)?;
+    let mut findings = findings(&medium, &mount, &memlock);
+    findings.push(engine(&rate));
+    let share = medium.bytes.1 / 10 * 9;
+    let settings = json!({ "type": "file", "path": args.path, "bytes": share });
+    if args.json {
+        let list: Vec<Value> =
+            findings.iter().map(|f| json!({ "what": f.what, "found": f.found, "advice": f.advice })).collect();
+        let all = json!({
+            "path": args.path, "findings": list, "put_mb_per_s": rate.put_mb_per_s, "get_mb_per_s": rate.get_mb_per_s,
+            "settings": settings,
+        });
+        return crate::out::line(&all.to_string());
+    }
+    for Finding { what, found, advice } in &findings {
+        crate::out::line(&format!("{what:<16} {found}"))?;
+        advice.iter().try_for_each(|advice| crate::out::line(&format!("{:<16} -> {advice}", "")))?;
+    }
+    crate::out::line(&format!(
+        "{:<16} put {:.0} MB/s, get {:.0} MB/s ({CHUNKS} chunks of {}, 8 at once; `kvtier bench file` measures longer)",
+        "rate",
+        rate.put_mb_per_s,
+        rate.get_mb_per_s,
+        format(CHUNK as u64)
+    ))?;
+    crate::out::line(&format!("{:<16} {settings}", "settings"))?;
+    crate::out::line(&format!("{:<16} nine tenths of what is free: the rest keeps the file system fast", ""))
+}
+
+fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
+    let yes = |can: bool| if can { "yes" } else { "no" }.to_owned();
+    let unless = |can: bool, advice: &str| (!can).then(|| advice.to_owned());
+    let (all, free) = medium.bytes;
+    let inodes = medium.inodes_free;
+    vec![
+        Finding { what: "file system", found: mount.to_owned(), advice: None },
+        Finding {
+            what: "local",
+            found: yes(medium.local),
+            advice: unless(
+                medium.local,
+                "processes learn of each other's writes once a second: leave room above the cap",
+            ),
+        },
+        Finding {
+            what: "direct I/O",
+            found: yes(medium.direct),
+            advice: unless(
+                medium.direct,
+                "everything goes through the page cache: slower, and it takes the engine's memory",
+            ),
+        },
+        Finding {
+            what: "rename swaps",
+            found: yes(medium.rename_swaps),
+            advice: unless(medium.rename_swaps, "two processes that save one chunk at once may miscount one file"),
+        },
+        Finding {
+            what: "fallocate",
+            found: yes(medium.fallocates),
+            advice: unless(medium.fallocates, "writes of new files wait for one another"),
+        },
+        Finding {
+            what: "locks",
+            found: yes(medium.locks),
+            advice: unless(medium.locks, "do not share this directory between processes"),
+        },
+        Finding {
+            what: "free space",
+            found: format!("{} of {}", format(free), format(all)),
+            advice: unless(free > all / 20, "less than a twentieth is free: file systems slow down there"),
+        },
+        Finding {
+            what: "free inodes",
+            found: if inodes == 0 { "not counted".into() } else { inodes.to_string() },
+            advice: unless(inodes == 0 || inodes > 100_000, "every chunk takes an inode"),
+        },
+        Finding { what: "locked memory", found: memlock.to_owned(), advice: None },
+    ]
+}
+
+/// What moved the bytes of the probe, and a short rate.
+struct Rate {
+    put_mb_per_s: f64,
+    get_mb_per_s: f64,
+    uring: bool,
+    reason: String,
+}
+
+fn engine(rate: &Rate) -> Finding {
+    let advice = "io_uring is refused here: see kernel.io_uring_disabled, the container's seccomp profile and the limit of locked memory";
+    Finding { what: "engine", found: rate.reason.clone(), advice: (!rate.uring).then(|| advice.to_owned()) }
+}
+
+/// Saves and loads a few chunks in a directory of its own.
+fn rate(path: &Path) -> Result<Rate> {
+    let scratch = path.join(format!(".kvtier-doctor.{}", std::process::id()));
+    fs::create_dir(&scratch).with_context(|| format!("cannot write to {}", path.display()))?;
+    let measured = rate_in(&scratch);
+    fs::remove_dir_all(&scratch).with_context(|| format!("cannot remove {}", scratch.display()))?;
+    measured
+}
+
+fn rate_in(scratch: &Path) -> Result<Rate> {
+    let tier = FileTier::open(FileConfig::new(scratch, 2 * CHUNKS * CHUNK as u64)).map_err(crate::cannot_open)?;
+    let arena = Arena::new(ArenaConfig::huge(8 * CHUNK)).context("no memory for the probe")?;
+    tier.register(&arena)?;
+    let ns = Arc::new(Namespace::new("doctor", Digest::of("kvtier doctor", b"file")));
+    let key = |n: u64| {
+        let hash = ChunkHash::new(&n.to_be_bytes());
+        let id = ObjectKey { model: "doctor".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
+        Key::new(Arc::clone(&ns), KeyId::Object(id))
+    };
+    let ctx = Ctx::within(Duration::from_secs(60));
+    let mb = (CHUNKS as usize * CHUNK) as f64 / 1e6;
+    let began = Instant::now();
+    for batch in 0..CHUNKS / 8 {
+        let ops = (batch * 8..batch * 8 + 8).map(|n| {
+            let mut lease = arena.lease(CHUNK)?;
+            lease.assume_filled(CHUNK);
+            Ok(Save { key: key(n), from: vec![lease.freeze()] })
+        });
+        let done = tier.save(&ctx, ops.collect::<Result<_>>()?).wait();
+        done.into_iter().try_for_each(|done| done.result.map(drop)).context("cannot save to the directory")?;
+    }
+    let put_mb_per_s = mb / began.elapsed().as_secs_f64();
+    let began = Instant::now();
+    for batch in 0..CHUNKS / 8 {
+        let ops = (batch * 8..batch * 8 + 8).map(|n| Ok(Load { key: key(n), into: vec![arena.lease(CHUNK)?] }));
+        let done = tier.load(&ctx, ops.collect::<Result<_>>()?).wait();
+        done.into_iter().try_for_each(|done| done.result.map(drop)).context("cannot load from the directory")?;
+    }
+    let get_mb_per_s = mb / began.elapsed().as_secs_f64();
+    let uring = tier.engine() == EngineKind::Uring;
+    let reason = tier.status().reasons.into_iter().next().unwrap_or_default();
+    Ok(Rate { put_mb_per_s, get_mb_per_s, uring, reason })
+}
+
+/// The mount that a path is on: type, device, options.
+fn mount_of(path: &Path) -> String {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let fields = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        Some((fields.next()?, fields.next()?, fields.next()?, fields.next()?))
+    });
+    // Of mounts on one point the last is on top.
+    let best = fields.filter(|(_, point, ..)| path.starts_with(point)).max_by_key(|(_, point, ..)| point.len());
+    best.map_or("unknown".into(), |(device, point, kind, options)| format!("{kind} ({device} on {point}, {options})"))
+}
+
+/// A limit of this process, as the kernel prints it.
+fn limit(name: &str) -> String {
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("unknown");
+    line.split_whitespace().next().map_or("unknown".into(), |soft| soft.parse().map_or(soft.to_owned(), format))
+}

@@ -1,0 +1,255 @@
+//! A directory looked at from outside, while no tier is open or beside those that are: nothing is registered, and nothing is changed but by
+//! [`Directory::remove`].
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind as Io, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use kvtier_core::Error;
+use kvtier_key::{Digest, Facts, PieceSums};
+
+use crate::home::{kind_of, living};
+use crate::ledger::Ledger;
+use crate::name::{self, PAGE, file_len};
+use crate::{footer, home};
+
+/// How much of a file is read at a time.
+const PIECE: usize = 1 << 20;
+
+/// A kvtier directory.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    root: PathBuf,
+}
+
+/// A chunk by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct Named {
+    /// The key's digest.
+    pub digest: Digest,
+    /// Payload length in bytes.
+    pub len: u64,
+}
+
+/// What is wrong with a chunk's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Damage {
+    /// It has not the length that its name says.
+    Length,
+    /// Its footer cannot be read.
+    Footer,
+    /// Its footer belongs to another chunk.
+    Swapped,
+    /// The bytes do not match their checksums, or the padding is not zero.
+    Bytes,
+}
+
+/// What there is besides chunks.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Chunks.
+    pub chunks: u64,
+    /// Bytes of their files, by their names.
+    pub bytes: u64,
+    /// Bytes of payload.
+    pub payload_bytes: u64,
+    /// What the ledger says is there and being written; `None` where there is none or it is damaged.
+    pub ledger_bytes: Option<u64>,
+    /// Files of the shards that are no chunks: name and length.
+    pub strangers: Vec<(PathBuf, u64)>,
+    /// Files that failed a check: name and length.
+    pub quarantine: Vec<(String, u64)>,
+    /// Unfinished files.
+    pub unfinished: u64,
+    /// Processes that have the directory open, as host.pid.n.
+    pub living: Vec<String>,
+    /// Processes that ended without tidying up; the next start clears what they left.
+    pub dead: Vec<String>,
+    /// Whether a snapshot of the order of use is there.
+    pub snapshot: bool,
+}
+
+impl Directory {
+    /// Opens the directory to look. `Invalid` for one that is not kvtier's.
+    pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
+        let root = root.into();
+        let manifest = root.join(".kvtier/manifest");
+        home::check_manifest(&root, &manifest)?;
+        Ok(Directory { root })
+    }
+
+    /// The chunks by name, in no order; nothing is opened.
+    pub fn chunks(&self) -> io::Result<Vec<Named>> {
+        let mut all = Vec::new();
+        self.walk(|_, _, named| all.extend(named))?;
+        Ok(all)
+    }
+
+    /// What a chunk's footer says: its facts, and its key in canonical form.
+    pub fn footer(&self, chunk: &Named) -> io::Result<Result<(Facts, Vec<u8>), Damage>> {
+        let file = File::open(self.path(chunk))?;
+        if file.metadata()?.len() != file_len(chunk.len) {
+            return Ok(Err(Damage::Length));
+        }
+        let mut page = [0; PAGE as usize];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut page, file_len(chunk.len) - PAGE)?;
+        Ok(footer::decode(&page).map(|(facts, key)| (facts, key.to_vec())).map_err(|_| Damage::Footer))
+    }
+
+    /// Reads a chunk's file whole and checks all that a load checks, but for the key, which a load knows and we do not.
+    pub fn verify(&self, chunk: &Named) -> io::Result<Result<(), Damage>> {
+        let facts = match self.footer(chunk)? {
+            Ok((facts, _)) => facts,
+            Err(damage) => return Ok(Err(damage)),
+        };
+        if facts.key != chunk.digest || facts.raw_len != chunk.len {
+            return Ok(Err(Damage::Swapped));
+        }
+        let (mut file, mut sums, mut at) = (File::open(self.path(chunk))?, PieceSums::new(chunk.len), 0);
+        let mut piece = vec![0; PIECE];
+        while at < chunk.len {
+            let n = (chunk.len - at).min(PIECE as u64) as usize;
+            file.read_exact(&mut piece[..n])?;
+            sums.piece(at, &piece[..n]);
+            at += n as u64;
+        }
+        let padding = (file_len(chunk.len) - PAGE - chunk.len) as usize;
+        file.read_exact(&mut piece[..padding])?;
+        let right = sums.finish().is_some_and(|found| found == facts.sums) && piece[..padding].iter().all(|b| *b == 0);
+        Ok(if right { Ok(()) } else { Err(Damage::Bytes) })
+    }
+
+    /// Deletes a chunk's file; `false` when there was none. Tiers that have the directory open find out at their next load.
+    pub fn remove(&self, chunk: &Named) -> io::Result<bool> {
+        match fs::remove_file(self.path(chunk)) {
+            Err(e) if e.kind() == Io::NotFound => return Ok(false),
+            other => other?,
+        }
+        Ledger::open(&self.own(), true)?.give(file_len(chunk.len))?;
+        Ok(true)
+    }
+
+    /// Moves a damaged chunk's file into quarantine, as a load that meets it does.
+    pub fn set_aside(&self, chunk: &Named) -> io::Result<()> {
+        let name = self.path(chunk);
+        fs::rename(&name, self.own().join("quarantine").join(name.file_name().unwrap_or_default()))?;
+        Ledger::open(&self.own(), true)?.give(file_len(chunk.len))
+    }
+
+    /// Counts everything.
+    pub fn summary(&self) -> io::Result<Summary> {
+        let mut sum = Summary::default();
+        self.walk(|path, meta, named| match named {
+            Some(chunk) => {
+                sum.chunks += 1;
+                sum.bytes += file_len(chunk.len);
+                sum.payload_bytes += chunk.len;
+            }
+            None => sum.strangers.push((path.to_owned(), meta.map_or(0, |m| m.len()))),
+        })?;
+        let tmp = self.own().join("tmp");
+        let alive = living(&tmp)?;
+        for corner in fs::read_dir(&tmp)? {
+            let corner = corner?;
+            let name = corner.file_name().to_string_lossy().into_owned();
+            let drafts = fs::read_dir(corner.path()).into_iter().flatten().flatten();
+            sum.unfinished += drafts.filter(|file| file.file_name() != "alive").count() as u64;
+            if alive.contains(&name) { sum.living.push(name) } else { sum.dead.push(name) }
+        }
+        for file in fs::read_dir(self.own().join("quarantine"))? {
+            let file = file?;
+            sum.quarantine.push((file.file_name().to_string_lossy().into_owned(), file.metadata()?.size()));
+        }
+        sum.ledger_bytes = Ledger::peek(&self.own())?;
+        sum.snapshot = self.own().join("snapshot").exists();
+        Ok(sum)
+    }
+
+    /// Every entry of every shard: with its metadata only where its name is no chunk's.
+    fn walk(&self, mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<Named>)) -> io::Result<()> {
+        for shard in 0..=255 {
+            let entries = match fs::read_dir(name::shard(&self.root, shard)) {
+                Err(e) if e.kind() == Io::NotFound => continue,
+                other => other?,
+            };
+            for entry in entries {
+                let entry = entry?;
+                let named = entry.file_name().to_str().and_then(name::parse);
+                let named = named.filter(|(digest, _)| digest.as_bytes()[0] == shard);
+                let named = named.map(|(digest, len)| Named { digest, len });
+                let meta = if named.is_none() { entry.metadata().ok() } else { None };
+                each(&entry.path(), meta, named);
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self, chunk: &Named) -> PathBuf {
+        name::path(&self.root, &chunk.digest, chunk.len)
+    }
+
+    fn own(&self) -> PathBuf {
+        self.root.join(".kvtier")
+    }
+}
+
+/// What a file system can do for a directory tier.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Medium {
+    /// Whether files can be opened for direct I/O.
+    pub direct: bool,
+    /// Whether a file can replace another in one step, and the two be swapped.
+    pub rename_swaps: bool,
+    /// Whether room can be set aside for a file.
+    pub fallocates: bool,
+    /// Whether locks work.
+    pub locks: bool,
+    /// Whether it is this machine's own.
+    pub local: bool,
+    /// All bytes, and those free for us.
+    pub bytes: (u64, u64),
+    /// Free inodes; 0 where the file system does not count them.
+    pub inodes_free: u64,
+}
+
+impl Medium {
+    /// Tries everything in a directory of its own below `path`, and removes it again.
+    pub fn probe(path: &Path) -> Result<Self, Error> {
+        let failed = |e: io::Error| {
+            let what = format!("cannot probe {}; check the path and its permissions", path.display());
+            Error::new(kind_of(&e), what).with_source(e)
+        };
+        let scratch = path.join(format!(".kvtier-probe.{}", std::process::id()));
+        fs::create_dir(&scratch).map_err(failed)?;
+        let probed = Self::probe_in(&scratch);
+        let _ = fs::remove_dir_all(&scratch);
+        probed.map_err(failed)
+    }
+
+    fn probe_in(scratch: &Path) -> io::Result<Self> {
+        use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
+        use std::os::unix::fs::OpenOptionsExt;
+        let (one, two) = (scratch.join("one"), scratch.join("two"));
+        fs::write(&two, "two")?;
+        let file = File::create(&one)?;
+        let fallocates = fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).is_ok();
+        let mut options = fs::OpenOptions::new();
+        let direct = options.read(true).write(true).custom_flags(nix::libc::O_DIRECT).open(&one).is_ok();
+        let swap = renameat2(AT_FDCWD, &one, AT_FDCWD, &two, RenameFlags::RENAME_EXCHANGE);
+        let stat = nix::sys::statvfs::statvfs(scratch)?;
+        Ok(Medium {
+            direct,
+            rename_swaps: swap.is_ok() && fs::read(&one)? == b"two",
+            fallocates,
+            locks: file.try_lock().is_ok(),
+            local: home::is_local(scratch)?,
+            bytes: home::sizes(scratch)?,
+            inodes_free: stat.files_available(),
+        })
+    }
+}
