@@ -13,6 +13,7 @@ mod args;
 mod bench;
 mod ci;
 mod features;
+mod filesystems;
 mod fuzz;
 mod nightly;
 mod sh;

@@ -46,6 +46,7 @@ const STEPS: &[Step] = &[
     Step { name: "features", run: steps::features },
     Step { name: "examples", run: steps::examples },
     Step { name: "fault-seeds", run: steps::fault_seeds },
+    Step { name: "filesystems", run: steps::filesystems },
     Step { name: "shuttle", run: steps::shuttle },
     Step { name: "fuzz", run: steps::fuzz },
 ];

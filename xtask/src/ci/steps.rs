@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use super::{Outcome, Run};
 use crate::sh::Cmd;
 use crate::testing::Count;
-use crate::{arch, features, fuzz, shuttle, testing, tidy};
+use crate::{arch, features, filesystems, fuzz, shuttle, testing, tidy};
 
 /// The seeds that each fault schedule runs for every change.
 const FAULT_SEEDS: &str = "1000";
@@ -117,6 +117,16 @@ pub fn fault_seeds(run: &mut Run) -> Result<Outcome> {
     let cmd = Cmd::new("cargo test --locked --workspace --lib --bins --tests fault_seeds");
     let count = testing::run(&cmd.env("KVTIER_SEEDS", FAULT_SEEDS))?;
     Ok(if count.passed == 0 { Outcome::Skipped("none yet".into()) } else { tested(run, count) })
+}
+
+/// The file tier on ext4, xfs and tmpfs, where this machine lets us mount them.
+pub fn filesystems(run: &mut Run) -> Result<Outcome> {
+    let (count, refused) = filesystems::run()?;
+    if count.passed == 0 {
+        return Ok(Outcome::Skipped(refused.join("; ")));
+    }
+    let Outcome::Noted(tests) = tested(run, count) else { return Ok(Outcome::Passed) };
+    Ok(Outcome::Noted(if refused.is_empty() { tests } else { format!("{tests}; not on {}", refused.join("; ")) }))
 }
 
 pub fn shuttle(run: &mut Run) -> Result<Outcome> {

@@ -1,0 +1,89 @@
+//! A medium that is full before the cap: chunks go, the save is tried once more, and only then shed. Needs a file system of its own, and so
+//! the right to mount one; where that is refused the test says so and does nothing.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use kvtier_core::{Loaded, Observe, Saved, ShedReason, Tier};
+use kvtier_file::{FileConfig, FileTier};
+use kvtier_testkit::conformance::Fixture;
+
+const LEN: usize = 200_000;
+const SIZE: usize = 4 << 20;
+
+/// A file system in memory of 4 MiB.
+struct Mount(tempfile::TempDir);
+
+impl Mount {
+    fn new() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={SIZE}"), "tmpfs"])
+            .arg(dir.path())
+            .output();
+        match mount {
+            Ok(out) if out.status.success() => Some(Mount(dir)),
+            refused => {
+                eprintln!("not tried, cannot mount a file system here: {refused:?}");
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let out = Command::new("umount").arg("-l").arg(self.path()).status();
+        assert!(std::thread::panicking() || out.is_ok_and(|status| status.success()), "cannot unmount");
+    }
+}
+
+fn open(path: &Path) -> (Arc<FileTier>, Fixture) {
+    let tier = Arc::new(FileTier::open(FileConfig::new(path, 1 << 30).with_free_min(0)).unwrap());
+    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
+    (tier, f)
+}
+
+fn counter(tier: &FileTier, name: &str) -> u64 {
+    tier.status().counters.iter().find(|(n, _)| *n == name).unwrap().1
+}
+
+#[test]
+fn a_full_medium_costs_the_oldest_chunks_and_not_the_save() {
+    let Some(mount) = Mount::new() else { return };
+    let (tier, f) = open(mount.path());
+    for n in 0..60 {
+        assert_eq!(f.save(&f.key(n), LEN), Saved::Stored, "chunk {n}");
+        assert_eq!(f.load(&f.key(n), LEN), Loaded::Hit { len: LEN as u64 });
+    }
+    assert!(counter(&tier, "medium_full") > 10);
+    assert!(matches!(f.load(&f.key(0), LEN), Loaded::Miss(_)));
+    // Several at a time compete for the same room: whoever gets none is shed, and nothing is an error.
+    let done = f.tier.save(&f.ctx(), (100..132).map(|n| f.save_op(&f.key(n), LEN)).collect()).wait();
+    let answers: Vec<Saved> = done.into_iter().map(|done| done.result.unwrap()).collect();
+    assert!(answers.iter().all(|a| matches!(a, Saved::Stored | Saved::Shed(ShedReason::Full))), "{answers:?}");
+    assert!(answers.contains(&Saved::Stored));
+}
+
+#[test]
+fn a_medium_that_others_fill_sheds_saves_serves_loads_and_comes_back() {
+    let Some(mount) = Mount::new() else { return };
+    let (_tier, f) = open(mount.path());
+    let hog = mount.path().join(".kvtier/hog");
+    std::fs::write(&hog, vec![1; 3 << 20]).unwrap();
+    assert_eq!(f.save(&f.key(0), LEN), Saved::Stored);
+    // A chunk larger than all the room there is, even with everything of ours gone.
+    assert_eq!(f.save(&f.key(1), SIZE / 2), Saved::Shed(ShedReason::Full));
+    let held = f.hold(&f.keys([0]), std::time::Duration::from_secs(60));
+    assert!(held.hold.is_none() || f.load(&f.key(0), LEN) == Loaded::Hit { len: LEN as u64 });
+    std::fs::remove_file(hog).unwrap();
+    assert_eq!(f.save(&f.key(1), SIZE / 2), Saved::Stored);
+    assert_eq!(f.load(&f.key(1), SIZE / 2), Loaded::Hit { len: SIZE as u64 / 2 });
+}
