@@ -89,6 +89,8 @@ impl<M: Mover> Room<M> {
             }
         }
         shared.evict(rest);
+        // Who waits for victims to be gone looks again, also when their room is ours.
+        shared.room_freed.notify_all();
     }
 
     /// Takes over a victim's file, and with it its place in the ledger.
