@@ -1,3 +1,5 @@
+use std::mem::MaybeUninit;
+
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most bytes that a response's head may have.
@@ -31,9 +33,10 @@ impl Head {
     /// The head at the start of `bytes` and its length; `None` while it is incomplete. `bodiless` says that the request was
     /// a HEAD. Errors with `Corrupt` when it is not HTTP/1, or says two things about its length.
     pub fn parse(bytes: &[u8], bodiless: bool) -> Result<Option<(Head, usize)>> {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut response = httparse::Response::new(&mut headers);
-        let len = match response.parse(bytes) {
+        let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        let mut response = httparse::Response::new(&mut []);
+        let parser = httparse::ParserConfig::default();
+        let len = match parser.parse_response_with_uninit_headers(&mut response, bytes, &mut headers) {
             Ok(httparse::Status::Complete(len)) => len,
             Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Ok(None),
             Ok(httparse::Status::Partial) => return Err(nonsense("its head has no end")),
