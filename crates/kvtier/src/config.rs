@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 use crate::{HostConfig, HostTier, Stack};
 
 /// A checked configuration.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The tiers, fastest first.
@@ -57,6 +57,34 @@ pub struct Opened {
 }
 
 impl Config {
+    /// No tier yet: add them, the fastest first.
+    ///
+    /// ```
+    /// let stack = kvtier::config::Config::new().with_host(64 << 20).with_host(256 << 20).open()?;
+    /// assert_eq!(stack.tiers.len(), 2);
+    /// # Ok::<(), kvtier::core::Error>(())
+    /// ```
+    pub fn new() -> Self {
+        Config::default()
+    }
+
+    /// Adds host memory of at most `bytes` below what is there.
+    pub fn with_host(self, bytes: u64) -> Self {
+        self.with(TierSpec::Host { bytes, name: None })
+    }
+
+    /// Adds files of at most `bytes` in the directory `path`.
+    #[cfg(feature = "file")]
+    pub fn with_file(self, path: impl Into<std::path::PathBuf>, bytes: u64) -> Self {
+        self.with(TierSpec::File { path: path.into(), bytes, engine: None, name: None })
+    }
+
+    /// Adds a tier below what is there.
+    pub fn with(mut self, tier: TierSpec) -> Self {
+        self.tiers.push(tier);
+        self
+    }
+
     /// Reads JSON; `source` names it in errors.
     pub fn from_json(text: &str, source: &str) -> Result<Self, Error> {
         let config: Config = serde_json::from_str(text).map_err(|e| {
@@ -72,6 +100,7 @@ impl Config {
     pub fn open_with(&self, wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>) -> Result<Opened, Error> {
         let tiers = self.tiers.iter().map(|spec| spec.open().map(&wrap)).collect::<Result<Vec<_>, _>>()?;
         let top: Arc<dyn Tier> = match tiers.as_slice() {
+            [] => return Err(Error::new(ErrorKind::Invalid, "a configuration without a tier; add one")),
             [one] => Arc::clone(one),
             many => Arc::new(Stack::new("stack", many.to_vec())?),
         };
@@ -130,6 +159,7 @@ mod tests {
         let config = Config::from_json(r#"{"tiers":[{"type":"host","bytes":"1MiB"}]}"#, "x.json").unwrap();
         assert!(matches!(config.tiers[0], TierSpec::Host { bytes: 1_048_576, .. }));
         assert_eq!(config.open().unwrap().tiers.len(), 1);
+        assert_eq!(Config::new().open().unwrap_err().kind(), ErrorKind::Invalid);
         for (text, says) in [
             (r#"{"tiers":[]}"#, "empty"),
             (r#"{"tiers":[{"type":"host","bytes":1,"byte":2}]}"#, "byte"),

@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The host tier's cap, without --config.
-    #[arg(long, default_value = "256MiB")]
+    #[arg(long, default_value = "64MiB")]
     host_bytes: String,
     /// The file tier's cap, without --config.
     #[arg(long, default_value = "1GiB")]
