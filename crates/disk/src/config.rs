@@ -68,6 +68,9 @@ impl DiskConfig {
         if self.ops_max == 0 || self.threads == 0 || self.inflight_bytes_max == 0 {
             return bad("ops_max, threads and inflight_bytes_max must be at least 1".into());
         }
+        if self.flush_every.is_zero() {
+            return bad("flush_every must be more than 0; the journal is written that often".into());
+        }
         Ok(())
     }
 }

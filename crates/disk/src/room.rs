@@ -15,6 +15,8 @@ use crate::shared::Shared;
 
 /// How long a save waits for room that others are freeing before it is shed.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
+/// How often eviction may free nothing before a save is shed.
+const STUCK_MAX: u32 = 8;
 /// How long to sleep when only another process can free room.
 const OTHERS_WAIT: Duration = Duration::from_millis(20);
 
@@ -35,7 +37,7 @@ impl<M: Mover> Room<M> {
     pub fn claim(shared: &Arc<Shared<M>>, bytes: u64, deadline: Instant) -> Result<Self, ShedReason> {
         let mut room = Room { shared: Arc::clone(shared), bytes, reservation: None, counted: false, spare: None };
         let patience = deadline.min(Instant::now() + ROOM_WAIT_MAX);
-        let mut refused = 0;
+        let (mut refused, mut stuck) = (0, 0);
         loop {
             let asked = shared.index().reserve(shared.now_ms(), bytes);
             match asked {
@@ -54,7 +56,13 @@ impl<M: Mover> Room<M> {
                     }
                     refused += 1;
                 }
-                Reserve::Evict(victims) => room.take_from(victims),
+                Reserve::Evict(victims) => {
+                    // Victims that cannot be deleted are there again, and would be chosen for ever.
+                    stuck = if room.take_from(victims) { 0 } else { stuck + 1 };
+                    if stuck == STUCK_MAX {
+                        return Err(ShedReason::Full);
+                    }
+                }
                 Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
                 Reserve::Full(_) => return Err(ShedReason::Full),
                 _ => room.wait(patience)?,
@@ -79,18 +87,18 @@ impl<M: Mover> Room<M> {
         self.shared.evict(victims) > 0
     }
 
-    /// Evicts; the first victim whose file has our length is not deleted but becomes ours.
-    fn take_from(&mut self, victims: Vec<Entry>) {
+    /// Evicts; the first victim whose file has our length is not deleted but becomes ours. Answers whether any went.
+    fn take_from(&mut self, victims: Vec<Entry>) -> bool {
         let (shared, mut rest) = (Arc::clone(&self.shared), Vec::with_capacity(victims.len()));
+        let mut recycled = 0;
         for victim in victims {
-            if self.spare.is_some() || self.counted || victim.chunk.bytes != self.bytes || !self.recycle(&victim.chunk)
-            {
-                rest.push(victim);
-            }
+            let fits = self.spare.is_none() && !self.counted && victim.chunk.bytes == self.bytes;
+            if fits && self.recycle(&victim.chunk) { recycled += 1 } else { rest.push(victim) }
         }
-        shared.evict(rest);
+        let gone = recycled + shared.evict(rest);
         // Who waits for victims to be gone looks again, also when their room is ours.
         shared.room_freed.notify_all();
+        gone > 0
     }
 
     /// Takes over a victim's file, and with it its place in the ledger.

@@ -194,3 +194,20 @@ fn durable_saves_come_back_with_each_way_to_sync() {
         assert!((0..16).all(|n| !absent(&other, n)), "{durability:?}");
     }
 }
+
+/// A directory whose shards became read-only: saves are shed and not tried for ever, loads go on. Nobody is refused who is root, so a
+/// directory in the place of the victim's file stands in for one that cannot be deleted.
+#[test]
+fn victims_that_cannot_be_deleted_shed_the_save() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 2);
+    f.store(&f.keys(0..2), LEN);
+    let path = |n| kvtier_disk::name::path(dir.path(), f.key(n).digest(), LEN as u64);
+    for n in 0..2 {
+        fs::remove_file(path(n)).unwrap();
+        fs::create_dir_all(path(n).join("not empty")).unwrap();
+    }
+    let start = Instant::now();
+    assert_eq!(f.save(&f.key(7), LEN / 2), Saved::Shed(ShedReason::Full));
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
