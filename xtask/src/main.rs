@@ -38,6 +38,8 @@ Usage: cargo xtask <step> [options]
   arch                               which crate may use which
   features [--depth 2]               the feature combinations that matter
   bench [--smoke]                    all benchmarks; --smoke runs each once, unoptimised
+  bench file [--sizes 4,32] [--at-once 1,8] [--pairs 9] [--mib 1024] [--path DIR] [--json FILE]
+                                     the file tier beside fio, in turns
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
 ";
 

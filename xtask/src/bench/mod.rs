@@ -1,4 +1,6 @@
-//! `cargo xtask bench`: all criterion benchmarks of the workspace.
+//! `cargo xtask bench`: all criterion benchmarks of the workspace; `cargo xtask bench file`: the file tier beside fio.
+
+mod file;
 
 use anyhow::{Result, bail};
 
@@ -12,6 +14,11 @@ const LIMIT_S: u64 = 60 * 60;
 /// `--smoke` runs each benchmark once, without optimising: it proves that they work, not how fast anything is.
 pub fn run(args: &mut Args) -> Result<()> {
     let smoke = args.flag("--smoke");
+    match args.word().as_deref() {
+        Some("file") => return file::run(args),
+        Some(other) => bail!("no benchmark '{other}'; there is: file, or none for all criterion programs"),
+        None => {}
+    }
     args.end()?;
     let mut count = 0;
     for package in &workspace::read()? {
