@@ -2,101 +2,13 @@ use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::alloc::{Allocator, PAGE, Run};
-use crate::backing::{self, Backing, BackingKind, Heap, Mapped, Named};
+use crate::backing::{Backing, BackingKind};
 use crate::foreign::Foreign;
 use crate::waiting::{Line, Wait};
-use crate::{Descriptor, Error, ErrorKind, Lease, Lent, Place, Region, RegionId};
-
-/// How to make an arena.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ArenaConfig {
-    /// Size in bytes, rounded up to whole pages.
-    pub bytes: usize,
-    /// What kind of memory to ask for: `Heap`, `HugeTlb` (which falls back), `Memfd` or `Named`.
-    pub kind: BackingKind,
-    /// For `Named`: what the name begins with.
-    pub prefix: String,
-    /// Cut the arena into slots of this size in bytes, rounded up to pages: for chunks that are all alike.
-    pub slot_bytes: Option<usize>,
-    /// Take the pages from this NUMA node.
-    pub numa_node: Option<u32>,
-    /// Make all pages be there from the start.
-    pub prefault: bool,
-}
-
-impl ArenaConfig {
-    /// An arena of `bytes` bytes of ordinary host memory.
-    pub fn heap(bytes: usize) -> Self {
-        ArenaConfig {
-            bytes,
-            kind: BackingKind::Heap,
-            prefix: String::new(),
-            slot_bytes: None,
-            numa_node: None,
-            prefault: false,
-        }
-    }
-
-    /// An arena in huge pages of 2 MiB, as far as the kernel gives them; [`Arena::backing`] says what it got.
-    pub fn huge(bytes: usize) -> Self {
-        ArenaConfig { kind: BackingKind::HugeTlb, ..Self::heap(bytes) }
-    }
-
-    /// An arena that other processes can map, given its descriptor. Nothing to clean up, whatever dies.
-    pub fn memfd(bytes: usize) -> Self {
-        ArenaConfig { kind: BackingKind::Memfd, ..Self::heap(bytes) }
-    }
-
-    /// An arena that other processes can map by the name in `/dev/shm`, which begins with `prefix`; see [`sweep`](crate::sweep).
-    pub fn named(prefix: &str, bytes: usize) -> Self {
-        ArenaConfig { kind: BackingKind::Named, prefix: prefix.to_owned(), ..Self::heap(bytes) }
-    }
-
-    /// Cuts the arena into slots of `slot_bytes`: for chunks that are all alike.
-    pub fn with_slots(mut self, slot_bytes: usize) -> Self {
-        self.slot_bytes = Some(slot_bytes);
-        self
-    }
-
-    /// Takes the pages from a NUMA node.
-    pub fn with_numa_node(mut self, node: u32) -> Self {
-        self.numa_node = Some(node);
-        self
-    }
-
-    /// Makes all pages be there from the start: the first use of each is then as fast as any.
-    pub fn with_prefault(mut self) -> Self {
-        self.prefault = true;
-        self
-    }
-
-    fn backing(&self) -> Result<Backing, Error> {
-        let len = self.bytes.max(1).next_multiple_of(PAGE);
-        let backing = match self.kind {
-            BackingKind::Heap => Backing::Heap(Heap::new(len)?),
-            BackingKind::HugeTlb | BackingKind::TransparentHuge | BackingKind::Mapped => {
-                Backing::Mapped(Mapped::huge(len)?)
-            }
-            BackingKind::Memfd => Backing::Mapped(Mapped::memfd(len)?),
-            BackingKind::Named => Backing::Named(Named::new(&self.prefix, len)?),
-            BackingKind::Foreign => {
-                let what = "foreign memory is not made by a configuration; use Arena::from_raw";
-                return Err(Error::new(ErrorKind::Invalid, what));
-            }
-        };
-        if let Some(node) = self.numa_node {
-            backing::bind(backing.base(), backing.len(), node)?;
-        }
-        if self.prefault {
-            backing.prefault()?;
-        }
-        Ok(backing)
-    }
-}
+use crate::{ArenaConfig, Descriptor, Error, ErrorKind, Lease, Lent, Place, Region, RegionId, View};
 
 /// How full an arena is, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +20,8 @@ pub struct ArenaStats {
     pub free: usize,
     /// The largest lease possible now.
     pub largest: usize,
+    /// Never to be leased again: lent to another process, and forgotten by whoever lent it ([`Lent`]).
+    pub lost: usize,
 }
 
 /// A range of memory from which leases are cut, 4 KiB-aligned. Clones share it; it lives until the last lease is back.
@@ -121,13 +35,14 @@ struct Inner {
     allocator: Allocator,
     /// Pages that the allocator has, in bytes: all but what is left over by slots.
     capacity: usize,
+    lost: AtomicUsize,
     line: Line,
 }
 
 impl Arena {
     /// Reserves the memory.
     pub fn new(config: ArenaConfig) -> Result<Self, Error> {
-        Self::over(config.backing()?, config.slot_bytes)
+        Self::over(Backing::new(&config)?, config.slot_bytes)
     }
 
     /// An arena over memory of others, `len` bytes at `base`, that `owner` keeps; `place` says where it lies.
@@ -149,7 +64,6 @@ impl Arena {
     }
 
     fn over(backing: Backing, slot_bytes: Option<usize>) -> Result<Self, Error> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let invalid = |what: String| Error::new(ErrorKind::Invalid, what);
         let pages = u32::try_from(backing.len() / PAGE)
             .map_err(|_| invalid(format!("an arena of {} bytes is too large; make several", backing.len())))?;
@@ -161,10 +75,16 @@ impl Arena {
                 Allocator::slots(pages, slot.ok_or_else(|| invalid(what()))?)
             }
         };
-        let id = RegionId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let region = Region { id, addr: backing.base().addr().get(), len: backing.len() };
+        let region = Region { id: RegionId::next(), addr: backing.base().addr().get(), len: backing.len() };
         let capacity = allocator.free().pages as usize * PAGE;
-        Ok(Arena(Arc::new(Inner { backing, region, allocator, capacity, line: Line::default() })))
+        Ok(Arena(Arc::new(Inner {
+            backing,
+            region,
+            allocator,
+            capacity,
+            lost: AtomicUsize::new(0),
+            line: Line::default(),
+        })))
     }
 
     /// A lease of `len` bytes that starts on a 4 KiB boundary, or `Full`; `Invalid` for more than the arena can ever lease. Does not look
@@ -196,7 +116,8 @@ impl Arena {
         self.0.backing.kind()
     }
 
-    /// What another process needs to [attach](crate::Attached); `None` unless it is shared memory.
+    /// What another process needs to [attach](crate::Attached); `None` unless it is shared memory. Whoever gets it can write anywhere in the
+    /// arena, so give it only to who is trusted to touch what it was lent and nothing else.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.backing.fd()
     }
@@ -206,23 +127,41 @@ impl Arena {
         if let Backing::Named(named) = &self.0.backing { Some(named.name()) } else { None }
     }
 
-    /// Puts a lease of this arena into another process's hands. Gives it back when it is not of this arena.
+    /// Puts a lease of this arena into another process's hands. Gives it back when it is not of this arena, or the arena is not shared.
     pub fn lend(&self, lease: Lease) -> Result<Lent, Lease> {
-        let Region { addr, len, id } = self.0.region;
-        if lease.region() != Some(id) || self.fd().is_none() {
-            return Err(lease);
+        match self.descriptor(lease.region(), lease.addr(), lease.len()) {
+            Some(descriptor) => Ok(Lent::new(self.clone(), lease, descriptor)),
+            None => Err(lease),
         }
-        let offset = lease.addr() - addr;
-        debug_assert!(offset + lease.len() <= len, "a lease of this region lies in it");
-        let descriptor = Descriptor { offset: offset as u64, len: lease.len() as u64 };
-        Ok(Lent::new(lease, descriptor))
+    }
+
+    /// Where a view of this arena lies, for another process to read while this one may read it too. Keep the view until the other process
+    /// is done. `None` when it is not of this arena, or the arena is not shared.
+    pub fn describe(&self, view: &View) -> Option<Descriptor> {
+        self.descriptor(view.region(), view.addr(), view.len())
+    }
+
+    fn descriptor(&self, of: Option<RegionId>, addr: usize, len: usize) -> Option<Descriptor> {
+        let Region { addr: base, id, .. } = self.0.region;
+        (of == Some(id) && self.fd().is_some()).then(|| Descriptor { offset: (addr - base) as u64, len: len as u64 })
+    }
+
+    /// Takes note of memory that nobody can tell when another process is done with.
+    pub(crate) fn lose(&self, lease: Lease) {
+        self.0.lost.fetch_add(lease.len(), Ordering::Relaxed);
+        std::mem::forget(lease);
     }
 
     /// How full it is.
     pub fn stats(&self) -> ArenaStats {
         let free = self.0.allocator.free();
         let bytes = |pages: u32| pages as usize * PAGE;
-        ArenaStats { capacity: self.0.capacity, free: bytes(free.pages), largest: bytes(free.largest) }
+        ArenaStats {
+            capacity: self.0.capacity,
+            free: bytes(free.pages),
+            largest: bytes(free.largest),
+            lost: self.0.lost.load(Ordering::Relaxed),
+        }
     }
 
     fn pages(&self, len: usize) -> Result<u32, Error> {

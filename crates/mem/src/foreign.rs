@@ -1,3 +1,5 @@
+//! Memory of others: kept by whoever owns it until the last use.
+
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -45,18 +47,42 @@ impl std::fmt::Debug for Foreign {
     }
 }
 
-/// A vector that only its raw memory is used of until it is dropped.
-struct Kept(#[expect(dead_code, reason = "dropped, not read")] Vec<u8>);
+impl Lease {
+    /// The owner's bytes, all of them data, without a copy; the owner is dropped when the last part of the lease is. They need not be aligned
+    /// to pages.
+    pub fn from_owner(owner: impl AsMut<[u8]> + Send + Sync + 'static) -> Lease {
+        let mut owner = Arc::new(owner);
+        // The owner has its final address by now, so that bytes inside it have theirs.
+        let bytes = Arc::get_mut(&mut owner).expect("nobody else has the Arc yet").as_mut();
+        let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
+        // SAFETY: borrowed exclusively from the owner, who is not touched again until it is dropped, after the last use; a slice is
+        // initialised.
+        let mut lease = unsafe { Lease::from_raw(base, len, Place::Heap, None, owner) };
+        lease.assume_filled(len);
+        lease
+    }
+}
+
+impl View {
+    /// The owner's bytes, without a copy; the owner is dropped when the last view is. [`into_lease`](View::into_lease) never gives a lease of
+    /// them: they were only lent for reading.
+    pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> View {
+        let owner = Arc::new(owner);
+        let bytes = (*owner).as_ref();
+        let (base, len) = (NonNull::from(bytes).cast(), bytes.len());
+        // SAFETY: borrowed from the owner, who is not touched again until it is dropped, after the last use; a slice is initialised. A lease
+        // promises more, that the bytes may be written: this one goes into a read-only view, which only reads through it and never lets it
+        // out.
+        let mut lease = unsafe { Lease::from_raw(base, len, Place::Heap, None, owner) };
+        lease.assume_filled(len);
+        View::read_only(lease)
+    }
+}
 
 impl From<Vec<u8>> for Lease {
     /// The vector's bytes, all initialised, without a copy. They need not be aligned to pages.
-    fn from(mut bytes: Vec<u8>) -> Lease {
-        let (base, len) = (NonNull::from(bytes.as_mut_slice()).cast(), bytes.len());
-        // SAFETY: the vector's buffer stays where it is while the vector, which nobody else can reach any more, is kept; all `len` bytes
-        // are initialised.
-        let mut lease = unsafe { Lease::from_raw(base, len, Place::Heap, None, Arc::new(Kept(bytes))) };
-        lease.assume_filled(len);
-        lease
+    fn from(bytes: Vec<u8>) -> Lease {
+        Lease::from_owner(bytes)
     }
 }
 

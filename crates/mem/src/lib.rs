@@ -8,22 +8,27 @@
 
 mod alloc;
 mod arena;
+mod attached;
 mod backing;
 mod budget;
+mod config;
 mod error;
 mod foreign;
 mod lease;
+mod pass;
 mod place;
 mod shared;
 mod sync;
 mod view;
 mod waiting;
 
-pub use arena::{Arena, ArenaConfig, ArenaStats};
+pub use arena::{Arena, ArenaStats};
+pub use attached::Attached;
 pub use backing::{BackingKind, Swept, sweep};
 pub use budget::{Budget, BudgetStats, Permit};
+pub use config::ArenaConfig;
 pub use error::{Error, ErrorKind};
 pub use lease::Lease;
 pub use place::{Place, Region, RegionId};
-pub use shared::{Attached, Descriptor, Lent};
+pub use shared::{Descriptor, Lent};
 pub use view::View;

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// Where memory lies, and so who can reach it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
@@ -22,6 +24,14 @@ impl Place {
 /// Names a contiguous range of memory that may be registered with a ring or a driver. Unique in the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RegionId(pub u64);
+
+impl RegionId {
+    /// A new one.
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        RegionId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 /// A contiguous range of memory that lives as long as its arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

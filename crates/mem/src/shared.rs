@@ -1,10 +1,10 @@
 //! Memory of an arena in the hands of another process.
+//!
+//! The protocol: the maker of a shared arena leases as ever, and looks at its leases as ever. To let another process at the bytes, it turns
+//! a lease into a [`Lent`], which cannot be looked at, tells the other process the [`Descriptor`], and reclaims the lease when the other
+//! says that it is done, or is dead. Bytes that both only read are told by [`Arena::describe`].
 
-use std::os::fd::OwnedFd;
-
-use crate::alloc::PAGE;
-use crate::backing::Mapped;
-use crate::{Error, ErrorKind, Lease};
+use crate::{Arena, Lease};
 
 /// Where a lease lies in its arena, for telling another process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,16 +17,21 @@ pub struct Descriptor {
 
 /// A lease whose bytes another process reads or writes now. Nobody here can look at them until [`reclaim`](Lent::reclaim): Rust's rules on
 /// shared bytes reach no further than the process.
+///
+/// Dropped, the memory never goes back to the arena, because nobody could say any more when the other process is done with it; it counts as
+/// [`lost`](crate::ArenaStats::lost).
 #[derive(Debug)]
-#[must_use = "dropped, it gives memory that another process still uses back to the arena"]
+#[must_use = "only reclaim gives the memory back"]
 pub struct Lent {
-    lease: Lease,
+    arena: Arena,
+    /// `None` once it is reclaimed.
+    lease: Option<Lease>,
     descriptor: Descriptor,
 }
 
 impl Lent {
-    pub(crate) fn new(lease: Lease, descriptor: Descriptor) -> Self {
-        Lent { lease, descriptor }
+    pub(crate) fn new(arena: Arena, lease: Lease, descriptor: Descriptor) -> Self {
+        Lent { arena, lease: Some(lease), descriptor }
     }
 
     /// What to tell the other process.
@@ -36,61 +41,30 @@ impl Lent {
 
     /// The other process said that it is done, and that it filled the first `filled` bytes; or it is dead.
     pub fn reclaim(mut self, filled: usize) -> Lease {
-        self.lease.assume_filled(filled);
-        self.lease
+        let mut lease = self.lease.take().expect("only reclaim, which ends it, takes the lease");
+        lease.assume_filled(filled);
+        lease
     }
 }
 
-/// Another process's arena, mapped here. Bytes are copied in and out: only the protocol between the two says who may touch what when.
-#[derive(Debug)]
-pub struct Attached(Mapped);
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.lease.take().into_iter().for_each(|lease| self.arena.lose(lease));
+    }
+}
 
-impl Attached {
-    /// Maps an arena's memory by the descriptor that its process passed on (inherited, or over a Unix socket).
-    pub fn new(fd: OwnedFd) -> Result<Self, Error> {
-        let failed = |e| Error::new(ErrorKind::Io, "cannot use the descriptor of a shared arena").with_source(e);
-        let file = std::fs::File::from(fd);
-        let len = file.metadata().map_err(failed)?.len() as usize;
-        if len == 0 || !len.is_multiple_of(PAGE) {
-            return Err(Error::new(ErrorKind::Invalid, format!("a file of {len} bytes is no arena")));
-        }
-        Ok(Attached(Mapped::of_file(file.into(), len)?))
+impl Descriptor {
+    /// Its form on a wire: offset and length, little-endian.
+    pub fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.len.to_le_bytes());
+        bytes
     }
 
-    /// How many bytes are mapped.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether nothing is mapped.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Copies the first bytes of what the descriptor says out to `to`.
-    pub fn read(&self, from: Descriptor, to: &mut [u8]) -> Result<(), Error> {
-        let at = self.range(from, to.len())?;
-        // SAFETY: inside our mapping, whose size is sealed or held by its maker; `to` is ours and elsewhere. The other process may write at
-        // the same time if it breaks the protocol: then the copy has any bytes, which checksums find.
-        unsafe { self.0.base().add(at).copy_to_nonoverlapping(std::ptr::NonNull::from(&mut *to).cast(), to.len()) };
-        Ok(())
-    }
-
-    /// Copies `from` to the first bytes of what the descriptor says.
-    pub fn write(&self, to: Descriptor, from: &[u8]) -> Result<(), Error> {
-        let at = self.range(to, from.len())?;
-        // SAFETY: as for `read`; the other process holds a `Lent`, so nothing there refers to these bytes.
-        unsafe { self.0.base().add(at).copy_from_nonoverlapping(std::ptr::NonNull::from(from).cast(), from.len()) };
-        Ok(())
-    }
-
-    /// The first byte of `n` bytes inside the descriptor's range and inside the mapping.
-    fn range(&self, descriptor: Descriptor, n: usize) -> Result<usize, Error> {
-        let end = descriptor.offset.checked_add(descriptor.len).filter(|end| *end <= self.len() as u64);
-        if end.is_none() || n as u64 > descriptor.len {
-            let what = format!("{n} bytes of {descriptor:?} reach outside an arena of {} bytes", self.len());
-            return Err(Error::new(ErrorKind::Invalid, what));
-        }
-        Ok(descriptor.offset as usize)
+    /// What [`to_bytes`](Descriptor::to_bytes) wrote. Any bytes are a descriptor; one that reaches outside the arena is refused where it is used.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        let both = u128::from_le_bytes(bytes);
+        Descriptor { offset: both as u64, len: (both >> 64) as u64 }
     }
 }

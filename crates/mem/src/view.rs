@@ -15,13 +15,24 @@ pub struct View {
 
 struct Frozen {
     lease: Lease,
+    /// Not so for bytes that were never ours to write.
+    thaws: bool,
     memo: OnceLock<(Range<usize>, Box<dyn Any + Send + Sync>)>,
 }
 
 impl View {
     pub(crate) fn new(lease: Lease) -> Self {
+        Self::frozen(lease, true)
+    }
+
+    /// A view whose lease never comes out again.
+    pub(crate) fn read_only(lease: Lease) -> Self {
+        Self::frozen(lease, false)
+    }
+
+    fn frozen(lease: Lease, thaws: bool) -> Self {
         let len = lease.init_len();
-        View { frozen: Arc::new(Frozen { lease, memo: OnceLock::new() }), start: 0, len }
+        View { frozen: Arc::new(Frozen { lease, thaws, memo: OnceLock::new() }), start: 0, len }
     }
 
     /// Length in bytes.
@@ -69,8 +80,11 @@ impl View {
         (*of == range).then(|| memo.downcast_ref()).flatten()
     }
 
-    /// The writable lease back, if this is the only view of it; otherwise itself.
+    /// The whole writable lease back, if this is the only view of it and the memory was not lent for reading alone; otherwise itself.
     pub fn into_lease(self) -> Result<Lease, View> {
+        if !self.frozen.thaws {
+            return Err(self);
+        }
         let View { frozen, start, len } = self;
         match Arc::try_unwrap(frozen) {
             Ok(frozen) => Ok(frozen.lease),

@@ -66,6 +66,72 @@ fn a_node_that_is_there_is_taken_and_another_is_refused() {
     assert_eq!(Arena::new(ArenaConfig::heap(PAGE).with_numa_node(5000)).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
+/// What the kernel says of the mapping that holds an address: one line of `/proc/self/KIND`.
+fn of_mapping(kind: &str, addr: usize, line: &str) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/self/{kind}")).unwrap();
+    let mut inside = false;
+    for text in text.lines() {
+        let range = text.split(' ').next().unwrap().split_once('-');
+        if let Some((Ok(from), Ok(to))) =
+            range.map(|(a, b)| (usize::from_str_radix(a, 16), usize::from_str_radix(b, 16)))
+        {
+            inside = (from..to).contains(&addr);
+        } else if inside && text.starts_with(line) {
+            return Some(text[line.len()..].trim().to_owned());
+        }
+    }
+    None
+}
+
+#[test]
+fn memory_is_what_the_arena_says_it_is() {
+    let arena = Arena::new(ArenaConfig::huge(8 << 20).with_prefault()).unwrap();
+    let kib = |line: &str| {
+        let text = of_mapping("smaps", arena.regions()[0].addr, line).unwrap();
+        text.trim_end_matches(" kB").parse::<usize>().unwrap()
+    };
+    match arena.backing() {
+        BackingKind::HugeTlb => assert_eq!(kib("KernelPageSize:"), 2048),
+        // As the kernel can; but where it has this much memory free, it does.
+        BackingKind::TransparentHuge => assert!(kib("AnonHugePages:") >= 2048),
+        other => assert_eq!((other, kib("AnonHugePages:")), (BackingKind::Mapped, 0)),
+    }
+    for kind in [BackingKind::Mapped, BackingKind::TransparentHuge] {
+        let mut config = ArenaConfig::heap(1 << 20);
+        config.kind = kind;
+        let got = Arena::new(config).unwrap().backing();
+        assert!(got == kind || got == BackingKind::Mapped, "{got:?}");
+    }
+    if std::path::Path::new("/sys/devices/system/node/node0").exists() {
+        let arena = Arena::new(ArenaConfig::heap(1 << 20).with_numa_node(0)).unwrap();
+        assert_eq!(arena.backing(), BackingKind::Mapped);
+        let addr = format!("{:x} bind:0", arena.regions()[0].addr);
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap_or_else(|_| addr.clone());
+        assert!(maps.lines().any(|line| line.starts_with(&addr)), "{addr} in {maps}");
+    }
+}
+
+#[test]
+fn sizes_beyond_measure_are_refused_before_any_memory_is_taken() {
+    type Make = fn(usize) -> ArenaConfig;
+    let kinds: [Make; 4] = [ArenaConfig::heap, ArenaConfig::huge, ArenaConfig::memfd, |bytes| {
+        ArenaConfig::named("kvtier-test-vast", bytes)
+    }];
+    for make in kinds {
+        for bytes in [usize::MAX, usize::MAX - PAGE, 1 << 45] {
+            assert_eq!(Arena::new(make(bytes)).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+    }
+    let shm = nix::sys::statvfs::statvfs("/dev/shm").unwrap();
+    let more = shm.blocks() as usize * shm.fragment_size() as usize + PAGE;
+    let error = Arena::new(ArenaConfig::named("kvtier-test-vast", more)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "not a SIGBUS when it is touched");
+    let source = std::error::Error::source(&error).unwrap().downcast_ref::<std::io::Error>().unwrap();
+    assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
+    let names = std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.into_iter().all(|name| !name.to_string_lossy().starts_with("kvtier-test-vast")), "nothing is left");
+}
+
 #[test]
 fn full_says_what_is_free_and_what_is_in_a_row() {
     let arena = Arena::new(ArenaConfig::heap(4 * PAGE)).unwrap();

@@ -2,11 +2,14 @@
 #![cfg(not(shuttle))]
 #![allow(clippy::unwrap_used)]
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 
-use kvtier_mem::{Arena, ArenaConfig, Attached, Descriptor, ErrorKind, sweep};
+use kvtier_mem::{Arena, ArenaConfig, Attached, Descriptor, ErrorKind, Place, sweep};
 
 const LEN: usize = 300_000;
 const OTHER: &str = "KVTIER_TEST_OTHER_PROCESS";
@@ -42,6 +45,7 @@ fn the_other_process() {
             println!("say {}", arena.name().unwrap());
             std::thread::sleep(std::time::Duration::from_secs(60));
         }
+        Ok(what) if what.starts_with("connect ") => makes_and_sends(&what["connect ".len()..]),
         Ok(attach) => {
             // "pid fd offset": the maker's descriptor, through /proc, as a socket would have passed it on.
             let mut parts = attach.split(' ');
@@ -59,6 +63,132 @@ fn the_other_process() {
         }
         Err(_) => {}
     }
+}
+
+/// Makes an arena, lends a part of it and leaves another to be read, passes both on, and waits to be killed.
+fn makes_and_sends(socket: &str) {
+    let mut socket = UnixStream::connect_addr(&SocketAddr::from_abstract_name(socket).unwrap()).unwrap();
+    let arena = Arena::new(ArenaConfig::memfd(4 << 20)).unwrap();
+    arena.send(&socket).unwrap();
+    let mut lease = arena.lease(LEN).unwrap();
+    lease.write_at(0, &pattern(3)).unwrap();
+    let lent = arena.lend(lease).unwrap();
+    let mut lease = arena.lease(LEN).unwrap();
+    lease.write_at(0, &pattern(4)).unwrap();
+    let view = lease.freeze().slice(1..LEN);
+    for descriptor in [lent.descriptor(), arena.describe(&view).unwrap()] {
+        socket.write_all(&descriptor.to_bytes()).unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_secs(60));
+}
+
+#[test]
+fn an_arena_passed_over_a_socket_outlives_its_maker() {
+    let name = format!("kvtier-test-{}", std::process::id());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let mut child = other(&format!("connect {name}"));
+    let (mut socket, _) = listener.accept().unwrap();
+    let shared = Attached::receive(&socket).unwrap();
+    let mut told = [[0; 16]; 2];
+    told.iter_mut().for_each(|bytes| socket.read_exact(bytes).unwrap());
+    let [lent, shown] = told.map(Descriptor::from_bytes);
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    assert_eq!((shared.len(), lent.len, shown.len), (4 << 20, LEN as u64, LEN as u64 - 1));
+    let mut bytes = vec![0; LEN - 1];
+    shared.read(shown, &mut bytes).unwrap();
+    assert!(bytes == pattern(4)[1..]);
+    // SAFETY: the maker lent exactly this to us alone, and is dead.
+    let mut lease = unsafe { shared.lease(lent) }.unwrap();
+    assert_eq!((lease.place(), lease.region()), (Place::Shm, Some(shared.region().id)));
+    drop(shared);
+    lease.assume_filled(LEN);
+    assert!(lease.as_host().unwrap() == pattern(3));
+    lease.write_at(0, &pattern(5)).unwrap();
+    assert!(lease.freeze().as_ref() == pattern(5));
+}
+
+#[test]
+fn what_is_no_arena_is_refused() {
+    let (mut here, there) = UnixStream::pair().unwrap();
+    here.set_read_timeout(Some(std::time::Duration::from_millis(10))).unwrap();
+    assert_eq!(Attached::receive(&here).unwrap_err().kind(), ErrorKind::Io, "nothing came");
+    let heap = Arena::new(ArenaConfig::heap(4096)).unwrap();
+    assert_eq!(heap.send(&there).unwrap_err().kind(), ErrorKind::Unsupported);
+    here.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    assert_eq!(Attached::receive(&there).unwrap_err().kind(), ErrorKind::Invalid, "other words");
+    drop(here);
+    while Attached::receive(&there).unwrap_err().kind() == ErrorKind::Invalid {}
+    assert_eq!(Attached::receive(&there).unwrap_err().kind(), ErrorKind::Io, "nobody there");
+    assert_eq!(Arena::new(ArenaConfig::memfd(4096)).unwrap().send(&there).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(Attached::new(std::fs::File::open("/dev").unwrap().into()).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_named_arena_is_opened_by_its_name_and_never_seen_half_made() {
+    let arena = Arena::new(ArenaConfig::named("kvtier-test-open", 8192)).unwrap();
+    let name = arena.name().unwrap();
+    let meta = std::fs::metadata(std::path::Path::new("/dev/shm").join(&name)).unwrap();
+    assert_eq!((meta.len(), meta.blocks() * 512, meta.mode() & 0o777), (8192, 8192, 0o600), "all of it is reserved");
+    let shared = Attached::open(&name).unwrap();
+    let mut lease = arena.lease(5).unwrap();
+    lease.write_at(0, b"hello").unwrap();
+    let lent = arena.lend(lease).unwrap();
+    let mut word = [0; 5];
+    shared.read(lent.descriptor(), &mut word).unwrap();
+    assert_eq!(&word, b"hello");
+    shared.write(lent.descriptor(), b"world").unwrap();
+    assert_eq!(lent.reclaim(5).as_host().unwrap(), b"world");
+    for (name, kind) in [("", ErrorKind::Invalid), ("../x", ErrorKind::Invalid), ("kvtier-none", ErrorKind::Io)] {
+        assert_eq!(Attached::open(name).unwrap_err().kind(), kind);
+    }
+}
+
+#[test]
+fn memory_that_was_lent_and_forgotten_is_never_leased_again() {
+    let arena = Arena::new(ArenaConfig::memfd(4 * 4096)).unwrap();
+    drop(arena.lend(arena.lease(4096).unwrap()).unwrap());
+    let stats = arena.stats();
+    assert_eq!((stats.free, stats.lost), (3 * 4096, 4096));
+    drop(arena.lend(arena.lease(4096).unwrap()).unwrap().reclaim(0));
+    assert_eq!(arena.stats(), stats);
+    let other = Arena::new(ArenaConfig::memfd(4096)).unwrap();
+    assert!(arena.lend(other.lease(1).unwrap()).is_err(), "of another arena");
+    assert!(arena.describe(&vec![1].into()).is_none());
+}
+
+#[test]
+fn a_lock_keeps_what_looks_dead() {
+    // As the maker in another container would: its number says nothing here.
+    let name = "kvtier-test-lock.4294967295.1.0";
+    let path = std::path::Path::new("/dev/shm").join(name);
+    let file = std::fs::File::create(&path).unwrap();
+    file.try_lock().unwrap();
+    assert_eq!(sweep("kvtier-test-lock").unwrap().kept, [name]);
+    drop(file);
+    assert_eq!(sweep("kvtier-test-lock").unwrap().removed, [name]);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_forked_child_leaves_its_parents_name_alone() {
+    let arena = Arena::new(ArenaConfig::named("kvtier-test-fork", 4096)).unwrap();
+    let path = std::path::Path::new("/dev/shm").join(arena.name().unwrap());
+    // SAFETY: the child only drops an arena, whose one lock is the allocator's, which glibc keeps usable after a fork, and ends.
+    match unsafe { nix::unistd::fork() }.unwrap() {
+        nix::unistd::ForkResult::Child => {
+            drop(arena);
+            // SAFETY: ends the process; there is nothing to clean up.
+            unsafe { nix::libc::_exit(0) }
+        }
+        nix::unistd::ForkResult::Parent { child } => {
+            nix::sys::wait::waitpid(child, None).unwrap();
+            assert!(path.exists());
+        }
+    }
+    drop(arena);
+    assert!(!path.exists());
 }
 
 #[test]
@@ -129,11 +259,6 @@ fn descriptors_that_reach_outside_are_refused() {
     let mut file = std::fs::File::from(arena.fd().unwrap().try_clone_to_owned().unwrap());
     assert!(file.set_len(4096).is_err(), "its size is sealed");
     file.write_all(b"x").unwrap();
-    // SAFETY: a descriptor of our own that nobody else uses.
-    let none = unsafe {
-        OwnedFd::from_raw_fd(
-            std::fs::File::open("/dev/null").unwrap().try_clone().map(std::os::fd::IntoRawFd::into_raw_fd).unwrap(),
-        )
-    };
+    let none = std::fs::File::open("/dev/null").unwrap().into();
     assert!(Attached::new(none).is_err());
 }

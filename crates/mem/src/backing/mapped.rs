@@ -1,13 +1,16 @@
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 use libc::{
-    MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_FAILED, MAP_HUGETLB, MAP_PRIVATE, MAP_SHARED, MFD_ALLOW_SEALING, MFD_CLOEXEC,
-    PROT_READ, PROT_WRITE, c_int,
+    MADV_HUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS, MAP_FAILED, MAP_HUGETLB, MAP_PRIVATE, MAP_SHARED, PROT_READ,
+    PROT_WRITE, c_int,
 };
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::BackingKind;
+use super::{BackingKind, numa, thp};
 use crate::{Error, ErrorKind};
 
 /// The size of a huge page in bytes.
@@ -21,7 +24,7 @@ pub(crate) struct Mapped {
     base: NonNull<u8>,
     len: usize,
     kind: BackingKind,
-    fd: Option<OwnedFd>,
+    file: Option<File>,
 }
 
 // SAFETY: it owns its mapping and gives nobody access; whoever uses the address answers for it.
@@ -30,42 +33,58 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// `len` bytes, in huge pages where the kernel has them: set aside, else transparent, else ordinary ones.
-    pub fn huge(len: usize) -> Result<Self, Error> {
+    /// `len` bytes in pages of 4 KiB that come as they are touched.
+    pub fn plain(len: usize) -> Result<Self, Error> {
+        let base = map(len, MAP_PRIVATE | MAP_ANONYMOUS, None).map_err(|e| no_memory(len, e))?;
+        Ok(Mapped { whole: (base, len), base, len, kind: BackingKind::Mapped, file: None })
+    }
+
+    /// `len` bytes in huge pages where the kernel has them: set aside, else transparent, else ordinary ones; of `node`, if given.
+    pub fn huge(len: usize, node: Option<u32>) -> Result<Self, Error> {
         let len = len.next_multiple_of(HUGE);
         if let Ok(base) = map(len, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, None) {
-            return Ok(Mapped { whole: (base, len), base, len, kind: BackingKind::HugeTlb, fd: None });
+            let got = Mapped { whole: (base, len), base, len, kind: BackingKind::HugeTlb, file: None };
+            numa::bind(&got, node)?;
+            // What is set aside counts for all nodes and control groups together: a page that is not there for us after all would be a
+            // SIGBUS when it is touched. So all are taken now, or none.
+            if populate(base, len).is_ok() {
+                return Ok(got);
+            }
         }
-        // Transparent huge pages want the alignment that only a longer mapping is sure to have somewhere.
+        Self::transparent(len)
+    }
+
+    /// `len` bytes for which huge pages are asked; ordinary ones where the kernel has none.
+    pub fn transparent(len: usize) -> Result<Self, Error> {
+        let len = len.next_multiple_of(HUGE);
+        // Huge pages want the alignment that only a longer mapping is sure to have somewhere.
         let whole = len + HUGE;
         let start = map(whole, MAP_PRIVATE | MAP_ANONYMOUS, None).map_err(|e| no_memory(len, e))?;
         // SAFETY: the first aligned address is less than HUGE above the start of len + HUGE bytes.
         let base = unsafe { start.add(start.as_ptr().align_offset(HUGE)) };
         // SAFETY: the range lies inside our new mapping; advice changes no contents.
         let advised = unsafe { libc::madvise(base.as_ptr().cast(), len, MADV_HUGEPAGE) } == 0;
-        let kind = if advised { BackingKind::TransparentHuge } else { BackingKind::Mapped };
-        Ok(Mapped { whole: (start, whole), base, len, kind, fd: None })
+        // The kernel takes the advice even where an operator has switched huge pages off.
+        let kind = if advised && thp::is_on() { BackingKind::TransparentHuge } else { BackingKind::Mapped };
+        Ok(Mapped { whole: (start, whole), base, len, kind, file: None })
     }
 
     /// `len` bytes that other processes can map, given the descriptor; of a size that nobody can change.
     pub fn memfd(len: usize) -> Result<Self, Error> {
-        // SAFETY: the name is a C string; the flags are known ones.
-        let fd = unsafe { libc::memfd_create(c"kvtier".as_ptr(), MFD_CLOEXEC | MFD_ALLOW_SEALING) };
-        if fd < 0 {
-            return Err(no_memory(len, io::Error::last_os_error()));
-        }
-        // SAFETY: a descriptor that the kernel just gave us and nobody else knows.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        resize(&fd, len).map_err(|e| no_memory(len, e))?;
-        // SAFETY: sealing takes flags and no pointer. A size that cannot shrink makes the mapping safe to touch.
-        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) };
-        Self::of_file(fd, len)
+        let make = || {
+            let file = File::from(memfd_create(c"kvtier", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
+            file.set_len(len as u64)?;
+            // A file that another process cut would be a SIGBUS for whoever touches the mapping.
+            fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW))?;
+            Ok(file)
+        };
+        Self::of_file(make().map_err(|e| no_memory(len, e))?, len)
     }
 
     /// All `len` bytes of a file in memory, shared.
-    pub fn of_file(fd: OwnedFd, len: usize) -> Result<Self, Error> {
-        let base = map(len, MAP_SHARED, Some(fd.as_fd())).map_err(|e| no_memory(len, e))?;
-        Ok(Mapped { whole: (base, len), base, len, kind: BackingKind::Memfd, fd: Some(fd) })
+    pub fn of_file(file: File, len: usize) -> Result<Self, Error> {
+        let base = map(len, MAP_SHARED, Some(file.as_fd())).map_err(|e| no_memory(len, e))?;
+        Ok(Mapped { whole: (base, len), base, len, kind: BackingKind::Memfd, file: Some(file) })
     }
 
     pub fn base(&self) -> NonNull<u8> {
@@ -81,7 +100,7 @@ impl Mapped {
     }
 
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.fd.as_ref().map(AsFd::as_fd)
+        self.file.as_ref().map(AsFd::as_fd)
     }
 }
 
@@ -89,15 +108,6 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: our own mapping, whole, unmapped once.
         unsafe { libc::munmap(self.whole.0.as_ptr().cast(), self.whole.1) };
-    }
-}
-
-/// Sets the size of a file in memory.
-pub(crate) fn resize(fd: &OwnedFd, len: usize) -> io::Result<()> {
-    // SAFETY: takes a descriptor and a number.
-    match unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -111,9 +121,8 @@ fn map(len: usize, flags: c_int, fd: Option<BorrowedFd<'_>>) -> io::Result<NonNu
     NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
 }
 
-/// Makes every page of the range be there now.
+/// Makes every page of the range, which is a whole backing, be there now.
 pub(crate) fn populate(base: NonNull<u8>, len: usize) -> Result<(), Error> {
-    const MADV_POPULATE_WRITE: c_int = 23;
     // SAFETY: the range is a whole backing, page-aligned at its start; populating changes no contents.
     if unsafe { libc::madvise(base.as_ptr().cast(), len, MADV_POPULATE_WRITE) } == 0 {
         return Ok(());

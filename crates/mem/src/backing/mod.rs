@@ -1,21 +1,23 @@
 //! Where an arena's memory comes from. Each kind is a range of bytes that stays where it is until it is dropped.
 
 mod heap;
+mod janitor;
 mod mapped;
 mod named;
 mod numa;
+mod thp;
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-pub(crate) use heap::Heap;
+use heap::Heap;
+pub use janitor::{Swept, sweep};
 pub(crate) use mapped::Mapped;
-pub(crate) use named::Named;
-pub use named::{Swept, sweep};
-pub(crate) use numa::bind;
+use named::Named;
+pub(crate) use named::open;
 
 use crate::foreign::Foreign;
-use crate::{Error, Place};
+use crate::{ArenaConfig, Error, ErrorKind, Place};
 
 /// What kind of memory an arena has, and got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,15 +25,15 @@ use crate::{Error, Place};
 pub enum BackingKind {
     /// Pages of 4 KiB from the allocator.
     Heap,
-    /// Huge pages that the kernel had set aside (`vm.nr_hugepages`).
+    /// Huge pages that the kernel had set aside (`vm.nr_hugepages`). All are there from the start.
     HugeTlb,
     /// Memory for which huge pages were asked; the kernel gives them as it can.
     TransparentHuge,
-    /// Pages of 4 KiB, because this kernel knows no huge ones.
+    /// Pages of 4 KiB from the kernel, which come as they are touched.
     Mapped,
     /// Memory that other processes can map: a memfd.
     Memfd,
-    /// Memory that other processes can map by name, in `/dev/shm`.
+    /// Memory that other processes can map by name, in `/dev/shm`. All of it is reserved from the start.
     Named,
     /// Somebody else's.
     Foreign,
@@ -47,6 +49,30 @@ pub(crate) enum Backing {
 }
 
 impl Backing {
+    /// What the configuration asks for, zeroed.
+    pub fn new(config: &ArenaConfig) -> Result<Self, Error> {
+        let (len, node) = (config.len()?, config.numa_node);
+        let backing = match config.kind {
+            BackingKind::Heap if node.is_none() => Backing::Heap(Heap::new(len)?),
+            BackingKind::Heap | BackingKind::Mapped => Backing::Mapped(Mapped::plain(len)?),
+            BackingKind::HugeTlb => Backing::Mapped(Mapped::huge(len, node)?),
+            BackingKind::TransparentHuge => Backing::Mapped(Mapped::transparent(len)?),
+            BackingKind::Memfd => Backing::Mapped(Mapped::memfd(len)?),
+            BackingKind::Named => Backing::Named(Named::new(&config.prefix, len, node)?),
+            BackingKind::Foreign => {
+                let what = "foreign memory is not made by a configuration; use Arena::from_raw";
+                return Err(Error::new(ErrorKind::Invalid, what));
+            }
+        };
+        if let Backing::Mapped(map) = &backing {
+            numa::bind(map, node)?;
+        }
+        if config.prefault {
+            mapped::populate(backing.base(), backing.len())?;
+        }
+        Ok(backing)
+    }
+
     /// The first byte.
     pub fn base(&self) -> NonNull<u8> {
         match self {
@@ -93,10 +119,5 @@ impl Backing {
             Backing::Named(named) => named.map().fd(),
             _ => None,
         }
-    }
-
-    /// Makes every page be there now.
-    pub fn prefault(&self) -> Result<(), Error> {
-        mapped::populate(self.base(), self.len())
     }
 }

@@ -1,40 +1,43 @@
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::mapped::{Mapped, resize};
+use nix::fcntl::{AT_FDCWD, AtFlags, FallocateFlags, fallocate};
+use nix::unistd::linkat;
+
+use super::{Mapped, numa};
 use crate::{Error, ErrorKind};
 
-const DIR: &str = "/dev/shm";
+/// Where named segments lie.
+pub(crate) const DIR: &str = "/dev/shm";
 
-/// A POSIX shared-memory segment, named `PREFIX.PID.START.N`: who made it can be told from the name, and so whether it is dead.
+/// A POSIX shared-memory segment, named `PREFIX.PID.START.N`: who made it can be told from the name, and so whether it is dead. Its maker
+/// also holds a lock on it, which says the same to who cannot see the maker, from another container.
 #[derive(Debug)]
 pub(crate) struct Named {
     map: Mapped,
     path: PathBuf,
+    maker: u32,
 }
 
 impl Named {
-    /// A new segment of `len` bytes; it goes when this is dropped, or, after a death, when somebody calls [`sweep`].
-    pub fn new(prefix: &str, len: usize) -> Result<Self, Error> {
+    /// A new segment of `len` bytes, of `node` if given; it goes when this is dropped, or, after a death, when somebody calls [`sweep`].
+    ///
+    /// [`sweep`]: crate::sweep
+    pub fn new(prefix: &str, len: usize, node: Option<u32>) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         check(prefix)?;
-        let pid = std::process::id();
-        let start = start_of(pid).map_err(|e| failed(prefix, e))?;
+        let maker = std::process::id();
+        let start = start_of(maker).map_err(|e| failed(prefix, e))?;
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = Path::new(DIR).join(format!("{prefix}.{pid}.{start}.{n}"));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let fd = file.map_err(|e| failed(prefix, e))?.into();
-        let made = resize(&fd, len).map_err(|e| failed(prefix, e)).and_then(|()| Mapped::of_file(fd, len));
-        match made {
-            Ok(map) => Ok(Named { map, path }),
-            Err(e) => {
-                let _ = fs::remove_file(&path);
-                Err(e)
-            }
-        }
+        let path = Path::new(DIR).join(format!("{prefix}.{maker}.{start}.{n}"));
+        let file = nameless(len).map_err(|e| failed(prefix, e))?;
+        let map = Mapped::of_file(file.try_clone().map_err(|e| failed(prefix, e))?, len)?;
+        numa::bind(&map, node)?;
+        publish(&file, len, &path).map_err(|e| failed(prefix, e))?;
+        Ok(Named { map, path, maker })
     }
 
     pub fn map(&self) -> &Mapped {
@@ -49,43 +52,44 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// What [`sweep`] did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Swept {
-    /// Names of segments that were removed: their makers are dead.
-    pub removed: Vec<String>,
-    /// Names of segments whose makers live.
-    pub kept: Vec<String>,
-}
-
-/// Removes named segments of `prefix` whose makers are dead: no process has their number, or another one that began at another time.
-/// Segments with names of any other form are left alone.
-pub fn sweep(prefix: &str) -> Result<Swept, Error> {
-    check(prefix)?;
-    let mut swept = Swept::default();
-    for entry in fs::read_dir(DIR).map_err(|e| failed(prefix, e))? {
-        let entry = entry.map_err(|e| failed(prefix, e))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some((pid, start)) = maker(&name, prefix) else { continue };
-        match start_of(pid) {
-            Ok(now) if now == start => swept.kept.push(name),
-            Err(e) if e.kind() != io::ErrorKind::NotFound => swept.kept.push(name),
-            _ => match fs::remove_file(entry.path()) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(prefix, e)),
-                _ => swept.removed.push(name),
-            },
+        // A child that was forked has a copy of this; the name is still its parent's.
+        if std::process::id() == self.maker {
+            let _ = fs::remove_file(&self.path);
         }
     }
-    Ok(swept)
+}
+
+/// A file of `len` bytes that has no name yet, locked.
+fn nameless(len: usize) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(DIR)?;
+    file.set_len(len as u64)?;
+    file.try_lock()?;
+    Ok(file)
+}
+
+/// Reserves all pages, then gives the file its name: whoever sees the name sees it whole and locked.
+fn publish(file: &File, len: usize, path: &Path) -> io::Result<()> {
+    // A page that there is no room for would otherwise be a SIGBUS when it is touched.
+    fallocate(file, FallocateFlags::empty(), 0, len as libc::off_t)?;
+    let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+    linkat(AT_FDCWD, own.as_str(), AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW)?;
+    Ok(())
+}
+
+/// Opens a segment by its name.
+pub(crate) fn open(name: &str) -> Result<File, Error> {
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        let what = format!("{name:?} is no name of shared memory: one file in {DIR}");
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(Path::new(DIR).join(name));
+    file.map_err(|e| failed(name, e))
 }
 
 /// Process and start time of the maker of a segment.
-fn maker(name: &str, prefix: &str) -> Option<(u32, u64)> {
+pub(super) fn maker(name: &str, prefix: &str) -> Option<(u32, u64)> {
     let mut parts = name.strip_prefix(prefix)?.strip_prefix('.')?.split('.');
     let (pid, start, n) = (parts.next()?, parts.next()?, parts.next()?);
     n.parse::<u64>().ok()?;
@@ -96,7 +100,7 @@ fn maker(name: &str, prefix: &str) -> Option<(u32, u64)> {
 }
 
 /// When a process began, in clock ticks since boot. One that has ended and waits for its parent is not found.
-fn start_of(pid: u32) -> io::Result<u64> {
+pub(super) fn start_of(pid: u32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name of the program, in brackets, may hold anything; the 20th field after it is the start time.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -107,7 +111,7 @@ fn start_of(pid: u32) -> io::Result<u64> {
     start.ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has another form")))
 }
 
-fn check(prefix: &str) -> Result<(), Error> {
+pub(super) fn check(prefix: &str) -> Result<(), Error> {
     let fine = !prefix.is_empty()
         && prefix.len() <= 64
         && prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
@@ -115,8 +119,7 @@ fn check(prefix: &str) -> Result<(), Error> {
     fine.then_some(()).ok_or_else(|| Error::new(ErrorKind::Invalid, what()))
 }
 
-fn failed(prefix: &str, e: io::Error) -> Error {
-    let what =
-        format!("cannot use shared memory {DIR}/{prefix}.*; check that it is mounted, writable and large enough");
+pub(super) fn failed(name: &str, e: io::Error) -> Error {
+    let what = format!("cannot use shared memory {DIR}/{name}*; check that it is there, writable and large enough");
     Error::new(ErrorKind::Io, what).with_source(e)
 }

@@ -1,8 +1,8 @@
 use std::io;
-use std::ptr::NonNull;
 
 use libc::{c_int, c_long, c_ulong};
 
+use super::Mapped;
 use crate::{Error, ErrorKind};
 
 /// From `linux/mempolicy.h`: pages come from these nodes and no others.
@@ -11,19 +11,20 @@ const MPOL_BIND: c_int = 2;
 const NODES_MAX: u32 = 1024;
 const WORD: u32 = c_ulong::BITS;
 
-/// Makes the pages of a range come from one NUMA node, as far as they are not there yet.
-pub(crate) fn bind(base: NonNull<u8>, len: usize, node: u32) -> Result<(), Error> {
+/// Makes the pages of a mapping that nobody has touched yet come from one NUMA node, if one is given.
+pub(crate) fn bind(map: &Mapped, node: Option<u32>) -> Result<(), Error> {
+    let Some(node) = node else { return Ok(()) };
     if node >= NODES_MAX {
         return Err(Error::new(ErrorKind::Invalid, format!("NUMA node {node} is not below {NODES_MAX}")));
     }
-    let mut mask = [0 as c_ulong; (NODES_MAX / c_ulong::BITS) as usize];
+    let mut mask = [0 as c_ulong; (NODES_MAX / WORD) as usize];
     mask[(node / WORD) as usize] |= 1 << (node % WORD);
     // The kernel reads one bit less than it is told.
     let bits = c_ulong::from(NODES_MAX) + 1;
-    // SAFETY: the mask has as many bits as said and outlives the call; the range is a whole backing, page-aligned; no contents change.
-    let done: c_long = unsafe {
-        libc::syscall(libc::SYS_mbind, base.as_ptr(), len as c_ulong, MPOL_BIND, mask.as_ptr(), bits, 0 as c_ulong)
-    };
+    let (base, len, flags) = (map.base(), map.len() as c_ulong, 0 as c_ulong);
+    // SAFETY: the mask has as many bits as are read and outlives the call; the range is a mapping's, page-aligned; no contents change.
+    let done: c_long =
+        unsafe { libc::syscall(libc::SYS_mbind, base.as_ptr(), len, MPOL_BIND, mask.as_ptr(), bits, flags) };
     if done == 0 {
         return Ok(());
     }

@@ -1,0 +1,100 @@
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::backing::{self, Mapped};
+use crate::{Descriptor, Error, ErrorKind, Lease, Place, Region, RegionId};
+
+/// Another process's arena, mapped here. Bytes are copied in and out, or used in place through a [lease](Attached::lease); only the protocol
+/// between the two processes says who may touch what when. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Attached(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    map: Mapped,
+    region: Region,
+}
+
+impl Attached {
+    /// Maps an arena's memory by the descriptor that its process passed on: inherited, or [received](Attached::receive) over a Unix socket.
+    pub fn new(fd: OwnedFd) -> Result<Self, Error> {
+        Self::of_file(fd.into())
+    }
+
+    /// Maps memory by its name in `/dev/shm`: a [named](crate::ArenaConfig::named) arena, or another program's segment.
+    pub fn open(name: &str) -> Result<Self, Error> {
+        Self::of_file(backing::open(name)?)
+    }
+
+    fn of_file(file: File) -> Result<Self, Error> {
+        let failed = |e| Error::new(ErrorKind::Io, "cannot use the descriptor of a shared arena").with_source(e);
+        let meta = file.metadata().map_err(failed)?;
+        let len = usize::try_from(meta.len()).unwrap_or(usize::MAX);
+        if !meta.is_file() || len == 0 {
+            let what = "an arena is a file in memory that is not empty; pass on what Arena::fd gives";
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        let map = Mapped::of_file(file, len)?;
+        let region = Region { id: RegionId::next(), addr: map.base().addr().get(), len };
+        Ok(Attached(Arc::new(Inner { map, region })))
+    }
+
+    /// How many bytes are mapped.
+    pub fn len(&self) -> usize {
+        self.0.map.len()
+    }
+
+    /// Whether nothing is mapped; never.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The range to register with a ring or a driver.
+    pub fn region(&self) -> Region {
+        self.0.region
+    }
+
+    /// Copies the first bytes of what the descriptor says out to `to`.
+    pub fn read(&self, from: Descriptor, to: &mut [u8]) -> Result<(), Error> {
+        let at = self.range(from, to.len())?;
+        // SAFETY: inside our mapping, whose size is sealed or held by its maker; `to` is ours and elsewhere. The other process may write at
+        // the same time if it breaks the protocol: then the copy has any bytes, which checksums find.
+        unsafe { at.copy_to_nonoverlapping(NonNull::from(&mut *to).cast(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies `from` to the first bytes of what the descriptor says.
+    pub fn write(&self, to: Descriptor, from: &[u8]) -> Result<(), Error> {
+        let at = self.range(to, from.len())?;
+        // SAFETY: as for `read`; the other process holds a `Lent`, so nothing there refers to these bytes.
+        unsafe { at.copy_from_nonoverlapping(NonNull::from(from).cast(), from.len()) };
+        Ok(())
+    }
+
+    /// What the descriptor says as a lease, without a copy. Dropping it gives nothing back: tell the maker that it is no longer used. To read
+    /// what the maker wrote, declare it [filled](Lease::assume_filled).
+    ///
+    /// # Safety
+    /// The maker holds a [`Lent`](crate::Lent) of exactly this descriptor, or of a range around it, until the lease and all views of it are
+    /// dropped, and nobody else in any process uses these bytes meanwhile.
+    pub unsafe fn lease(&self, of: Descriptor) -> Result<Lease, Error> {
+        let at = self.range(of, 0)?;
+        let owner = Arc::clone(&self.0) as Arc<dyn std::any::Any + Send + Sync>;
+        // SAFETY: inside our mapping, which `owner` keeps, and the kernel zeroed when it was made; exclusive by the caller's promise. The
+        // length fits, because the range lies inside the mapping.
+        Ok(unsafe { Lease::from_raw(at, of.len as usize, Place::Shm, Some(self.0.region.id), owner) })
+    }
+
+    /// The first byte of `n` bytes inside the descriptor's range and inside the mapping.
+    fn range(&self, descriptor: Descriptor, n: usize) -> Result<NonNull<u8>, Error> {
+        let end = descriptor.offset.checked_add(descriptor.len).filter(|end| *end <= self.len() as u64);
+        if end.is_none() || n as u64 > descriptor.len {
+            let what = format!("{n} bytes of {descriptor:?} reach outside an arena of {} bytes", self.len());
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        // SAFETY: the offset is at most the length of the mapping.
+        Ok(unsafe { self.0.map.base().add(descriptor.offset as usize) })
+    }
+}
