@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::model::Size;
 use super::run::Outcome;
 use super::timed::{Measured, take};
-use crate::usage::percentile;
+use crate::usage::{percentile, threads_cpu_s};
 
 /// Prints the outcome as a table, or as one JSON object.
 pub fn print(
@@ -24,10 +24,14 @@ pub fn print(
         .zip(meters)
         .map(|(tier, meter)| {
             let (mut m, status, usage) = (take(meter), tier.status(), tier.usage());
+            let gb = (m.bytes_loaded + m.bytes_saved) as f64 / 1e9;
+            let cpu_s = m.calls_cpu_s + own_threads_cpu_s(&tier.caps().name, &status.reasons);
             json!({
                 "name": &*tier.caps().name,
                 "hits": m.hits,
                 "misses": m.misses,
+                "hit_ratio": m.hits as f64 / (outcome.blocks as f64).max(1.0),
+                "cpu_s_per_gb": cpu_s / gb.max(1e-9),
                 "bytes_loaded": m.bytes_loaded,
                 "bytes_saved": m.bytes_saved,
                 "load_p50_ms": percentile(&mut m.load_ms, 0.5),
@@ -72,6 +76,14 @@ pub fn print(
     Ok(())
 }
 
+/// CPU seconds of a tier's threads: those that carry its name, and those of the engine if it has one. Two tiers with engines share these.
+fn own_threads_cpu_s(name: &str, reasons: &[String]) -> f64 {
+    let own = format!("{name}-");
+    let engine = ["kvtier-uring", "kvtier-io-"];
+    let has_engine = reasons.iter().any(|reason| reason.starts_with("engine"));
+    threads_cpu_s(&[&own]) + if has_engine { threads_cpu_s(&engine) } else { 0.0 }
+}
+
 fn table(outcome: &Outcome, tiers: &[Value], (size, ratio, per_gb): (&Size, f64, f64)) {
     let Outcome { requests, blocks, wall_s, cpu_s, wrong_bytes, failures, .. } = outcome;
     println!("{requests} requests, {blocks} blocks in {wall_s:.1} s");
@@ -87,8 +99,8 @@ fn table(outcome: &Outcome, tiers: &[Value], (size, ratio, per_gb): (&Size, f64,
         ratio * 100.0
     );
     println!(
-        "{:<8} {:>9} {:>9} {:>10} {:>10} {:>9} {:>9} {:>9} {:>10}",
-        "tier", "hits", "misses", "GB loaded", "GB saved", "GB/s", "p50 ms", "p99 ms", "evictions"
+        "{:<8} {:>9} {:>9} {:>7} {:>10} {:>10} {:>6} {:>8} {:>8} {:>9} {:>10}",
+        "tier", "hits", "misses", "hit %", "GB loaded", "GB saved", "GB/s", "p50 ms", "p99 ms", "CPU s/GB", "evictions"
     );
     for t in tiers {
         let (loaded, saved) =
@@ -96,12 +108,14 @@ fn table(outcome: &Outcome, tiers: &[Value], (size, ratio, per_gb): (&Size, f64,
         let text = |name: &str| t[name].to_string();
         let name = t["name"].as_str().unwrap_or_default();
         println!(
-            "{name:<8} {:>9} {:>9} {loaded:>10.2} {saved:>10.2} {:>9.2} {:>9.2} {:>9.2} {:>10}",
+            "{name:<8} {:>9} {:>9} {:>7.2} {loaded:>10.2} {saved:>10.2} {:>6.2} {:>8.2} {:>8.2} {:>9.3} {:>10}",
             text("hits"),
             text("misses"),
+            t["hit_ratio"].as_f64().unwrap_or(0.0) * 100.0,
             (loaded + saved) / wall_s.max(1e-9),
             t["load_p50_ms"].as_f64().unwrap_or(0.0),
             t["load_p99_ms"].as_f64().unwrap_or(0.0),
+            t["cpu_s_per_gb"].as_f64().unwrap_or(0.0),
             text("evictions"),
         );
     }

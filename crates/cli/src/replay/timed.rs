@@ -9,6 +9,8 @@ use kvtier::core::{
     Observe, Op, Removed, Save, Saved, Status, Ticket, Usage,
 };
 
+use crate::usage::thread_cpu_s;
+
 /// What was measured so far.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
@@ -22,6 +24,8 @@ pub struct Measured {
     pub bytes_saved: u64,
     /// How long each batch of loads with a hit took, in ms.
     pub load_ms: Vec<f64>,
+    /// CPU seconds that callers spent in the tier's calls; its own threads not counted.
+    pub calls_cpu_s: f64,
     /// Loads and saves that ended with an error.
     pub errors: u64,
     /// The last of them.
@@ -55,6 +59,14 @@ impl Timed {
         let measured = Arc::<Mutex<Measured>>::default();
         (Timed { inner, measured: Arc::clone(&measured) }, measured)
     }
+
+    /// Makes a call, and counts what it costs the caller.
+    fn call<T>(&self, call: impl FnOnce(&dyn Tier) -> T) -> T {
+        let before = thread_cpu_s();
+        let answer = call(&*self.inner);
+        self.measured.lock().unwrap_or_else(PoisonError::into_inner).calls_cpu_s += thread_cpu_s() - before;
+        answer
+    }
 }
 
 /// The first error of any tier that no retry can help.
@@ -73,13 +85,13 @@ impl Tier for Timed {
     }
 
     fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
-        self.inner.lookup(ctx, keys, mode, hold)
+        self.call(|tier| tier.lookup(ctx, keys, mode, hold))
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let began = Instant::now();
         let measured = Arc::clone(&self.measured);
-        self.inner.load(ctx, ops).then_look(move |answers: &Vec<Done<Load, Loaded>>| {
+        self.call(|tier| tier.load(ctx, ops)).then_look(move |answers: &Vec<Done<Load, Loaded>>| {
             let mut m = measured.lock().unwrap_or_else(PoisonError::into_inner);
             let before = m.hits;
             for done in answers {
@@ -101,7 +113,7 @@ impl Tier for Timed {
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let measured = Arc::clone(&self.measured);
-        self.inner.save(ctx, ops).then_look(move |answers: &Vec<Done<Save, Saved>>| {
+        self.call(|tier| tier.save(ctx, ops)).then_look(move |answers: &Vec<Done<Save, Saved>>| {
             let stored = answers.iter().filter(|d| matches!(d.result, Ok(Saved::Stored)));
             let bytes = stored.map(|d| d.op.bytes()).sum::<u64>();
             let mut m = measured.lock().unwrap_or_else(PoisonError::into_inner);
