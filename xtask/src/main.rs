@@ -38,8 +38,8 @@ Usage: cargo xtask <step> [options]
   arch                               which crate may use which
   features [--depth 2]               the feature combinations that matter
   bench [--smoke]                    all benchmarks; --smoke runs each once, unoptimised
-  bench file [--sizes 4,32] [--at-once 1,8] [--pairs 9] [--mib 1024] [--path DIR] [--json FILE]
-                                     the file tier beside fio, in turns
+  bench file [--path DIR] [--sizes 1MiB,4MiB,10MiB,32MiB] [--pairs 9] [--gb 1] [--json FILE] [--with-lmcache] [--with-nixl]
+                                     the file tier beside fio, and rivals, in the same minutes
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
 ";
 

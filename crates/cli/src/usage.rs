@@ -30,6 +30,11 @@ pub fn threads_cpu_s(prefixes: &[&str]) -> f64 {
         / 1e9
 }
 
+/// CPU seconds of this process in the kernel.
+pub fn system_s() -> f64 {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |u| u.system_time().num_microseconds() as f64 / 1e6)
+}
+
 /// Largest resident size of this process so far, in MiB.
 pub fn rss_mib() -> f64 {
     getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |u| u.max_rss() as f64 / 1024.0)

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: all criterion benchmarks of the workspace; `cargo xtask bench file`: the file tier beside fio.
+//! `cargo xtask bench`: all criterion benchmarks of the workspace, or one tier beside its rivals.
 
 mod file;
 
