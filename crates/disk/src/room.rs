@@ -9,6 +9,7 @@ use kvtier_index::{Chunk, Entry, Refusal, Reservation, Reserve};
 
 use crate::counters::add;
 use crate::home::Draft;
+use crate::ledger::Ledger;
 use crate::mover::Mover;
 use crate::name;
 use crate::shared::Shared;
@@ -37,7 +38,7 @@ impl<M: Mover> Room<M> {
     pub fn claim(shared: &Arc<Shared<M>>, bytes: u64, deadline: Instant) -> Result<Self, ShedReason> {
         let mut room = Room { shared: Arc::clone(shared), bytes, reservation: None, counted: false, spare: None };
         let patience = deadline.min(Instant::now() + ROOM_WAIT_MAX);
-        let (mut refused, mut stuck) = (0, 0);
+        let (mut refused, mut stuck, mut healed) = (0, 0, false);
         loop {
             let asked = shared.index().reserve(shared.now_ms(), bytes);
             match asked {
@@ -52,7 +53,10 @@ impl<M: Mover> Room<M> {
                     match refused {
                         0 => shared.look_around(),
                         1 => shared.bury_dead(),
-                        _ => room.wait_for_others(patience)?,
+                        _ => match room.wait_for_others(patience) {
+                            Err(_) if !healed && shared.heal_ledger() => healed = true,
+                            waited => waited?,
+                        },
                     }
                     refused += 1;
                 }
@@ -196,6 +200,31 @@ impl<M: Mover> Shared<M> {
         match self.home.bury_dead() {
             Ok(bytes) => self.uncount(bytes),
             Err(e) => self.fault(format!("cannot clear what dead processes left: {e}")),
+        }
+    }
+
+    /// Files that vanished outside our sight stay counted. When the ledger says full and two looks, while nobody wrote, find the same
+    /// less, the ledger was wrong. Answers whether it was.
+    fn heal_ledger(&self) -> bool {
+        let look = || -> std::io::Result<(Option<u64>, u64)> {
+            let mut bytes = self.home.all_drafts_bytes()?;
+            self.home.list(|_, len| bytes += name::file_len(len))?;
+            Ok((Ledger::peek(&self.home.own())?, bytes))
+        };
+        let looks = look().and_then(|first| {
+            std::thread::sleep(OTHERS_WAIT);
+            Ok((first, look()?))
+        });
+        match looks {
+            Ok((first, second)) if first == second && second.0.is_none_or(|total| total > second.1) => {
+                tracing::warn!(tier = %self.caps.name, "the ledger counted files that are gone; counted anew");
+                self.ledger.recount(true, || Ok(second.1)).is_ok()
+            }
+            Ok(_) => false,
+            Err(e) => {
+                self.fault(format!("cannot count the files: {e}"));
+                false
+            }
         }
     }
 

@@ -211,3 +211,33 @@ fn victims_that_cannot_be_deleted_shed_the_save() {
     assert_eq!(f.save(&f.key(7), LEN / 2), Saved::Shed(ShedReason::Full));
     assert!(start.elapsed() < Duration::from_secs(5));
 }
+
+#[test]
+fn files_and_shards_that_others_delete_do_not_stop_saves() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 8);
+    f.store(&f.keys(0..8), LEN);
+    for shard in fs::read_dir(dir.path()).unwrap().flatten().filter(|e| e.file_name() != ".kvtier") {
+        fs::remove_dir_all(shard.path()).unwrap();
+    }
+    assert!((0..8).all(|n| absent(&f, n)));
+    // The ledger still counts what is gone, until it stands in the way.
+    f.store(&f.keys(10..18), LEN);
+    assert!((10..18).all(|n| !absent(&f, n)));
+    assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
+}
+
+#[test]
+fn a_damaged_file_goes_also_without_a_quarantine() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 4);
+    f.store(&f.keys(0..4), LEN);
+    fs::remove_dir(dir.path().join(".kvtier/quarantine")).unwrap();
+    for n in 0..4 {
+        let path = kvtier_disk::name::path(dir.path(), f.key(n).digest(), LEN as u64);
+        fs::OpenOptions::new().write(true).open(path).unwrap().set_len(FILE - 4096).unwrap();
+        assert_eq!(f.load(&f.key(n), LEN), Loaded::Miss(MissReason::Corrupt));
+    }
+    assert!(files(dir.path()).is_empty());
+    f.store(&f.keys(4..8), LEN);
+}

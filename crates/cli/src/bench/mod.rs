@@ -68,8 +68,8 @@ struct Plan {
 
 impl Plan {
     fn new(args: &FileArgs) -> Result<Self, BadInput> {
-        if args.gb <= 0.0 {
-            return Err(BadInput("--gb must be more than 0".into()));
+        if !(args.gb > 0.0 && args.gb <= 1e6) {
+            return Err(BadInput("--gb must be more than 0 and at most 1,000,000".into()));
         }
         Ok(Plan {
             path: args.path.clone(),
@@ -86,8 +86,8 @@ impl Plan {
 pub fn run(What::File(args): What) -> Result<()> {
     let plan = Plan::new(&args)?;
     let sizes: Vec<u64> = args.size.iter().map(|s| crate::replay::size("--size", s)).collect::<Result<_, _>>()?;
-    if sizes.contains(&0) || args.concurrency.contains(&0) {
-        return Err(BadInput("--size and --concurrency must be more than 0".into()).into());
+    if sizes.iter().any(|size| !(1..=1 << 40).contains(size)) || args.concurrency.contains(&0) {
+        return Err(BadInput("--size must be 1 byte to 1 TiB, --concurrency more than 0".into()).into());
     }
     crate::interrupt::watch()?;
     let mut cells = Vec::new();

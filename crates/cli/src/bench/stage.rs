@@ -1,3 +1,4 @@
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,17 @@ pub struct Stage {
     /// Of those, the last so many are still there after a put of all.
     kept: u64,
     ns: Arc<Namespace>,
+    /// Dropped last.
+    _cleared: Cleared,
+}
+
+/// A directory that goes when this is dropped.
+struct Cleared(PathBuf);
+
+impl Drop for Cleared {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Stage {
@@ -63,7 +75,10 @@ impl Stage {
             Case::Churning | Case::Recycled => (count + concurrency as u64) * file * 104 / 100,
         });
         let fits = (capacity as f64 * 0.95 / file as f64) as u64;
-        let config = FileConfig::new(&plan.path, capacity).with_engine(plan.engine);
+        // A directory of its own: the bench's cap must not cost a cache that lies here anything.
+        let path = plan.path.join(format!("kvtier-bench.{}", std::process::id()));
+        let cleared = Cleared(path.clone());
+        let config = FileConfig::new(&path, capacity).with_engine(plan.engine);
         let tier = FileTier::open(config).map_err(crate::cannot_open)?;
         // What fills the directory for a churning put is a page longer.
         let memory = Memory::new(size + 4096, concurrency)?;
@@ -71,7 +86,17 @@ impl Stage {
         // Keys of this run alone: what an earlier one left behind must not be found.
         let now = format!("{:?}{}", std::time::SystemTime::now(), std::process::id());
         let ns = Arc::new(Namespace::new("bench", Digest::of("kvtier bench", now.as_bytes())));
-        Ok(Stage { tier, memory, case: plan.case, size, concurrency, count, kept: fits.clamp(1, count), ns })
+        Ok(Stage {
+            tier,
+            memory,
+            case: plan.case,
+            size,
+            concurrency,
+            count,
+            kept: fits.clamp(1, count),
+            ns,
+            _cleared: cleared,
+        })
     }
 
     /// Measures the operations in order, and leaves nothing behind.

@@ -49,7 +49,7 @@ impl Home {
                 .map_err(|e| BadInput(format!("cannot read the configuration {name}: {e}; check the path")))?;
             return Ok(Config::from_json(&text, &name.to_string())?);
         }
-        let (host, file) = (size("--host-bytes", &args.host_bytes)?, size("--file-bytes", &args.file_bytes)?);
+        let (host, file) = (size("--host-bytes", &args.host_bytes)?, size("--file-bytes", args.file_cap())?);
         let tiers = serde_json::json!({"tiers": [
             {"type": "host", "bytes": host},
             {"type": "file", "path": self.files(), "bytes": file},

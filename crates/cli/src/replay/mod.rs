@@ -61,6 +61,13 @@ pub struct Args {
     json: bool,
 }
 
+impl Args {
+    /// The file tier's cap. Who only verifies evicts nothing, however much lies there.
+    fn file_cap(&self) -> &str {
+        if self.verify_only { "4194304TiB" } else { &self.file_bytes }
+    }
+}
+
 /// Replays; answers whether every loaded byte was right and every operation succeeded.
 pub fn run(args: Args) -> Result<bool> {
     if args.concurrency == 0 || args.concurrency > 1024 {
@@ -84,7 +91,7 @@ pub fn run(args: Args) -> Result<bool> {
     let opened: Opened = opened.map_err(crate::cannot_open)?;
     let peer = match (args.peers, home.files()) {
         (0, _) => None,
-        (_, Some(dir)) => Some(peer::Peer::start(dir, &args.file_bytes, size.chunk)?),
+        (_, Some(dir)) => Some(peer::Peer::start(dir, args.file_cap(), size.chunk)?),
         (_, None) => {
             return Err(BadInput("--peers needs the file tier of --path or the default; drop --config".into()).into());
         }

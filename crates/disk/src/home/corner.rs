@@ -99,6 +99,16 @@ pub fn bury_dead(tmp: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
+/// Bytes of the unfinished files in all corners.
+pub fn all_drafts_bytes(tmp: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for corner in fs::read_dir(tmp)? {
+        // A process may be leaving: what is gone is not counted.
+        bytes += drafts_bytes(&corner?.path()).unwrap_or(0);
+    }
+    Ok(bytes)
+}
+
 /// Bytes of the unfinished files in a corner.
 fn drafts_bytes(corner: &Path) -> io::Result<u64> {
     let mut bytes = 0;

@@ -82,10 +82,16 @@ impl Home {
     /// Gives an unfinished file a chunk's name, at once and whole. Answers whether another file had that name until now.
     pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
         let (corner, from, to) = (self.corner.dir(), draft.0.as_str(), name::relative(digest, len));
+        let mut made_shard = false;
         loop {
             match renameat2(corner, from, &self.dir, to.as_str(), RenameFlags::RENAME_NOREPLACE) {
                 Ok(()) => return Ok(false),
                 Err(nix::Error::EEXIST) => {}
+                // Somebody removed the shard: once more with a new one, unless it is the unfinished file that is gone.
+                Err(nix::Error::ENOENT) if !std::mem::replace(&mut made_shard, true) => {
+                    let shard = name::shard(&self.root, digest.as_bytes()[0]);
+                    std::fs::create_dir_all(&shard)?;
+                }
                 // A file system that cannot rename and tell in one step.
                 Err(nix::Error::EINVAL) => {
                     let replaced = self.find(digest, len)?.is_some();

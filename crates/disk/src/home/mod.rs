@@ -74,6 +74,11 @@ impl Home {
         corner::bury_dead(&self.own().join("tmp"))
     }
 
+    /// Bytes of all unfinished files, of all processes.
+    pub fn all_drafts_bytes(&self) -> io::Result<u64> {
+        corner::all_drafts_bytes(&self.own().join("tmp"))
+    }
+
     /// This process's corner.
     pub fn corner(&self) -> &Corner {
         &self.corner

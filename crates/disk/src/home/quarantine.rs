@@ -17,9 +17,10 @@ impl Home {
     /// Moves a chunk's file that fails its checks out of the way; when the quarantine is full, deletes it.
     pub fn set_aside(&self, digest: &Digest, len: u64) -> io::Result<()> {
         let (quarantine, path) = (self.own().join("quarantine"), name::path(self.root(), digest, len));
-        let full = fs::read_dir(&quarantine)?.take(FILES_MAX).count() == FILES_MAX;
+        // A file that is damaged and in the way is worth less than its room: where it cannot be kept for a look, it goes.
+        let full = fs::read_dir(&quarantine).map_or(true, |files| files.take(FILES_MAX).count() == FILES_MAX);
         match path.file_name() {
-            Some(name) if !full => fs::rename(&path, quarantine.join(name)),
+            Some(name) if !full => fs::rename(&path, quarantine.join(name)).or_else(|_| fs::remove_file(&path)),
             _ => fs::remove_file(path),
         }
     }
