@@ -13,6 +13,7 @@ mod interrupt;
 mod key;
 mod out;
 mod replay;
+mod store;
 mod usage;
 
 use std::process::ExitCode;

@@ -49,4 +49,6 @@ pub use kvtier_file as file;
 pub use kvtier_key as key;
 pub use kvtier_mem as mem;
 pub use kvtier_mem::{Arena, ArenaConfig, Lease, View};
+#[cfg(feature = "s3")]
+pub use kvtier_s3 as s3;
 pub use stack::Stack;

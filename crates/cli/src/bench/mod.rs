@@ -2,6 +2,7 @@
 
 mod cell;
 mod memory;
+mod s3;
 mod stage;
 
 use std::path::PathBuf;
@@ -20,6 +21,8 @@ use crate::BadInput;
 pub enum What {
     /// The file tier in a directory.
     File(FileArgs),
+    /// The S3 client on a bucket.
+    S3(s3::S3Args),
 }
 
 /// `kvtier bench file`.
@@ -83,8 +86,15 @@ impl Plan {
 }
 
 /// Measures and prints.
-pub fn run(What::File(args): What) -> Result<()> {
-    let plan = Plan::new(&args)?;
+pub fn run(what: What) -> Result<()> {
+    match what {
+        What::File(args) => file(&args),
+        What::S3(args) => s3::run(&args),
+    }
+}
+
+fn file(args: &FileArgs) -> Result<()> {
+    let plan = Plan::new(args)?;
     let sizes: Vec<u64> = args.size.iter().map(|s| crate::replay::size("--size", s)).collect::<Result<_, _>>()?;
     if sizes.iter().any(|size| !(1..=1 << 40).contains(size)) || args.concurrency.contains(&0) {
         return Err(BadInput("--size must be 1 byte to 1 TiB, --concurrency more than 0".into()).into());
