@@ -6,7 +6,7 @@ use kvtier_core::{
     Tier, Timekeeper, Usage, ticket,
 };
 use kvtier_evict::PolicyKind;
-use kvtier_index::{Chunk, Index, IndexConfig};
+use kvtier_index::{Chunk, Index, IndexConfig, Inserted};
 use kvtier_mem::{Arena, ArenaConfig};
 
 use crate::history::{self, Journal, Reader};
@@ -103,15 +103,13 @@ fn open_books(home: Home, index: &mut Index) -> Result<(Books, Reader), Error> {
     let failed = move |e: std::io::Error| Error::new(crate::kind_of(&e), what).with_source(e);
     let own = home.own();
     let mut open = || {
-        home.list(|digest, len| {
-            let _ = index.insert(Chunk::new(digest, len, name::file_len(len)));
-        })?;
+        let twins_bytes = list_into(&home, index)?;
         let reader = history::restore(&own, index)?;
         let ledger = Ledger::open(&own, home::is_local(home.root())?)?;
         // Nobody else is at work: what is listed is what there is. Otherwise the others keep the total, but for those who died.
         let alone = home::living(&own.join("tmp"))?.len() == 1;
         let used = index.usage().used;
-        ledger.give(home.buried_bytes)?;
+        ledger.give(home.buried_bytes + twins_bytes)?;
         ledger.recount(alone, || Ok(used))?;
         ledger.fold()?;
         Ok((ledger, Tenants::open(&own)?, reader))
@@ -119,6 +117,22 @@ fn open_books(home: Home, index: &mut Index) -> Result<(Books, Reader), Error> {
     let (ledger, tenants, reader) = open().map_err(failed)?;
     let journal = Journal::new(&own, home.corner().name());
     Ok((Books { home, ledger, journal, tenants }, reader))
+}
+
+/// Enters all chunks that lie there; of one that lies there with two lengths, the newer. Answers the bytes of the files that went for it.
+fn list_into(home: &Home, index: &mut Index) -> std::io::Result<u64> {
+    let (mut twins, mut bytes) = (Vec::new(), 0);
+    home.list(|digest, len| match index.insert(Chunk::new(digest, len, name::file_len(len))) {
+        Inserted::Replaced { old } if old.len != len => twins.push((digest, old.len)),
+        _ => {}
+    })?;
+    for (digest, other) in twins {
+        let Some(known) = index.get(&digest).map(|entry| entry.chunk.len) else { continue };
+        let kept = home.keep_newer(&digest, known, other)?;
+        bytes += kept.gone_bytes;
+        let _ = index.insert(Chunk::new(digest, kept.len, name::file_len(kept.len)));
+    }
+    Ok(bytes)
 }
 
 fn free_min(path: &std::path::Path) -> std::io::Result<u64> {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use kvtier_core::{Event, ShedReason};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, Entry, Refusal, Reservation, Reserve};
+use kvtier_key::Digest;
 
 use crate::counters::add;
 use crate::home::Draft;
@@ -186,12 +187,35 @@ impl<M: Mover> Shared<M> {
         if let Err(e) = listed {
             self.fault(format!("cannot list the directory: {e}"));
         }
-        let mut index = self.index();
-        strangers.retain(|(digest, _)| {
-            index.get(digest).is_none() && !index.is_leaving(digest) && !index.is_suspect(digest)
-        });
+        let (mut index, mut twins) = (self.index(), Vec::new());
+        strangers.retain(|(digest, _)| !index.is_leaving(digest) && !index.is_suspect(digest));
         for (digest, len) in strangers {
-            let _ = index.insert(Chunk::new(digest, len, name::file_len(len)));
+            match index.get(&digest) {
+                None => drop(index.insert(Chunk::new(digest, len, name::file_len(len)))),
+                Some(known) if known.chunk.len != len => twins.push((digest, len)),
+                Some(_) => {}
+            }
+        }
+        drop(index);
+        for (digest, other) in twins {
+            self.part(&digest, other);
+        }
+    }
+
+    /// A chunk that we know lies there with a length `other` too: the newer stays.
+    fn part(&self, digest: &Digest, other: u64) {
+        let _one = self.name(digest);
+        let Some(Entry { mut chunk, .. }) = self.index().get(digest) else { return };
+        if chunk.len == other {
+            return;
+        }
+        match self.home.keep_newer(digest, chunk.len, other) {
+            Ok(kept) => {
+                (chunk.len, chunk.bytes) = (kept.len, name::file_len(kept.len));
+                let _ = self.index().insert(chunk);
+                self.uncount(kept.gone_bytes);
+            }
+            Err(e) => self.fault(format!("cannot delete one of two files of {digest}: {e}")),
         }
     }
 

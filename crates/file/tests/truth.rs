@@ -241,3 +241,36 @@ fn a_damaged_file_goes_also_without_a_quarantine() {
     assert!(files(dir.path()).is_empty());
     f.store(&f.keys(4..8), LEN);
 }
+
+/// Two processes save one key with different lengths; file names carry the length.
+#[test]
+fn of_two_lengths_of_one_key_the_newer_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (open(dir.path(), 8), open(dir.path(), 8));
+    let twins = |f: &Fixture, len| f.store(&f.keys(0..2), len);
+    twins(&a, LEN);
+    twins(&b, LEN / 2);
+    assert_eq!(files(dir.path()).len(), 4);
+    // When the directory is full, whoever looks around finds them.
+    b.store(&b.keys(10..20), LEN);
+    let lies = |n, len: usize| kvtier_disk::name::path(dir.path(), a.key(n).digest(), len as u64).exists();
+    assert!((0..2).all(|n| !lies(n, LEN)), "the older of two lengths");
+    assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
+    drop((a, b));
+
+    // And whoever opens it does.
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (open(dir.path(), 8), open(dir.path(), 8));
+    twins(&b, LEN / 2);
+    std::thread::sleep(Duration::from_millis(20));
+    twins(&a, LEN);
+    assert_eq!(files(dir.path()).len(), 4);
+    let c = open(dir.path(), 8);
+    assert_eq!(files(dir.path()).values().copied().collect::<Vec<_>>(), [FILE, FILE]);
+    assert_eq!(ledger(dir.path()), 2 * FILE, "beside others");
+    assert!((0..2).all(|n| !absent(&c, n)));
+    drop((a, b, c));
+    let c = open(dir.path(), 8);
+    assert_eq!(ledger(dir.path()), 2 * FILE, "alone");
+    assert!((0..2).all(|n| !absent(&c, n)));
+}

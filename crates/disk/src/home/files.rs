@@ -24,6 +24,13 @@ pub struct FileId {
     written: (i64, i64),
 }
 
+/// The length with which a chunk stays, and the bytes of its file of another length that went.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    pub len: u64,
+    pub gone_bytes: u64,
+}
+
 impl FileId {
     /// Of an open file.
     pub fn of(meta: &Metadata) -> Self {
@@ -139,6 +146,16 @@ impl Home {
             Err(nix::Error::ENOENT) => Ok(None),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Of a chunk's files of two lengths, which two processes wrote that did not know of each other, deletes the older. Should both be gone,
+    /// `known` is said to stay: who loads it finds out.
+    pub fn keep_newer(&self, digest: &Digest, known: u64, other: u64) -> io::Result<Kept> {
+        let written = |len| Ok::<_, io::Error>(self.find(digest, len)?.map(|file| file.written));
+        let stays = if written(other)? > written(known)? { other } else { known };
+        let goes = if stays == known { other } else { known };
+        let gone_bytes = if self.delete(digest, goes)? { name::file_len(goes) } else { 0 };
+        Ok(Kept { len: stays, gone_bytes })
     }
 
     /// All chunks by name, in no order: nothing is opened and nothing is asked of any file.
