@@ -65,7 +65,7 @@ pub struct Summary {
     pub quarantine: Vec<(String, u64)>,
     /// Unfinished files.
     pub unfinished: u64,
-    /// Processes that have the directory open, as host.pid.n.
+    /// Processes that have the directory open, as host.pid.start.n.
     pub living: Vec<String>,
     /// Processes that ended without tidying up; the next start clears what they left.
     pub dead: Vec<String>,

@@ -64,10 +64,8 @@ impl Journal {
         let mut file = match tail.file.take() {
             Some(file) => file,
             None => {
-                tail.number += 1;
                 tail.bytes = 0;
-                let path = self.dir.join(format!("{}.{}", self.name, tail.number));
-                OpenOptions::new().append(true).create(true).open(path)?
+                self.next_file(&mut tail.number)?
             }
         };
         file.write_all(&bytes)?;
@@ -75,6 +73,18 @@ impl Journal {
         tail.since_snapshot += bytes.len() as u64;
         tail.file = Some(file);
         Ok(())
+    }
+
+    /// A new file. One that is there is somebody else's, whatever its name says.
+    fn next_file(&self, number: &mut u64) -> io::Result<File> {
+        loop {
+            *number += 1;
+            let path = self.dir.join(format!("{}.{number}", self.name));
+            match OpenOptions::new().append(true).create_new(true).open(path) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                other => return other,
+            }
+        }
     }
 
     /// Bytes written since the last snapshot.
@@ -171,4 +181,28 @@ fn owner(name: &str) -> &str {
 
 fn number(name: &str) -> Option<u64> {
     name.rsplit_once('.')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_key::Digest;
+
+    use super::*;
+
+    #[test]
+    fn a_journal_of_another_with_our_name_is_read_and_not_written_to() {
+        let own = tempfile::tempdir().unwrap();
+        fs::create_dir(own.path().join("journal")).unwrap();
+        let digests = [Digest::of("test", b"theirs"), Digest::of("test", b"ours")];
+        for digest in digests {
+            let journal = Journal::new(own.path(), "host.1.5.0");
+            journal.note([Record::Touch(digest)]);
+            journal.flush().unwrap();
+        }
+        let mut files = names(&own.path().join("journal")).unwrap();
+        files.sort_unstable();
+        assert_eq!(files, ["host.1.5.0.1", "host.1.5.0.2"]);
+        let read = Reader::new(own.path(), 0).read(None).unwrap();
+        assert!(read.len() == 2 && digests.iter().all(|digest| read.contains(&Record::Touch(*digest))), "{read:?}");
+    }
 }

@@ -3,6 +3,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind as Io, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +11,9 @@ use super::open_rw;
 
 /// A corner of another host is taken for abandoned when its process has not shown itself for so long: locks may not reach across hosts.
 const OTHER_HOST_DEAD_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// How many corners this process has made.
+static SETTLED: AtomicU64 = AtomicU64::new(0);
 
 /// This process's own directory below `.kvtier/tmp`: nobody else writes there while we live.
 #[derive(Debug)]
@@ -25,8 +29,9 @@ pub struct Corner {
 impl Corner {
     /// Makes this process's corner and locks it.
     pub fn settle(tmp: &Path) -> io::Result<Self> {
-        for n in 0..u32::MAX {
-            let name = format!("{}.{}.{n}", host()?, std::process::id());
+        loop {
+            let n = SETTLED.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{}.{}.{}.{n}", host()?, std::process::id(), started_ms());
             let path = tmp.join(&name);
             match fs::create_dir(&path) {
                 Err(e) if e.kind() == Io::AlreadyExists => continue,
@@ -38,10 +43,9 @@ impl Corner {
             let dir = File::open(&path)?.into();
             return Ok(Corner { path, name, dir, alive, next: AtomicU64::new(0) });
         }
-        Err(io::Error::other("no free name"))
     }
 
-    /// Its name: host, process, and which of the process's tiers.
+    /// Its name, which no other corner ever had: host, process, when that started, and which of the process's tiers.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -66,6 +70,23 @@ impl Drop for Corner {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }
+}
+
+/// When this process started, in Unix milliseconds: in a container that starts again the process number is the same.
+fn started_ms() -> u64 {
+    static STARTED: OnceLock<u64> = OnceLock::new();
+    *STARTED.get_or_init(|| started_by_proc().unwrap_or_else(|| crate::history::unix_ms()))
+}
+
+/// The same from `/proc`; `None` where that is not to be had.
+fn started_by_proc() -> Option<u64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // Behind the name in parentheses, which may hold anything, the start is the 20th number: clock ticks since the machine's.
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let a_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??.cast_unsigned();
+    let machine = fs::read_to_string("/proc/stat").ok()?;
+    let booted_s: u64 = machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Some(booted_s * 1000 + ticks * 1000 / a_second)
 }
 
 fn host() -> io::Result<String> {
@@ -135,4 +156,22 @@ fn is_dead(corner: &Path, name: &str) -> io::Result<bool> {
     }
     let shown = file.metadata()?.modified()?;
     Ok(shown.elapsed().is_ok_and(|since| since > OTHER_HOST_DEAD_AFTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_corner_is_named_after_a_process_that_has_a_start_and_never_twice() {
+        let tmp = tempfile::tempdir().unwrap();
+        let first = Corner::settle(tmp.path()).unwrap().name().to_owned();
+        let second = Corner::settle(tmp.path()).unwrap().name().to_owned();
+        assert_ne!(first, second, "also when the first is gone");
+        let parts: Vec<&str> = second.split('.').collect();
+        assert_eq!((parts.len(), parts[1]), (4, std::process::id().to_string().as_str()));
+        // A test has not run for a day, and does not run in the future.
+        let age = crate::history::unix_ms().abs_diff(parts[2].parse().unwrap());
+        assert!(age < 24 * 3600 * 1000 && started_by_proc().is_none_or(|ms| ms.abs_diff(started_ms()) < 2000), "{age}");
+    }
 }
