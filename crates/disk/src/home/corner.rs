@@ -75,7 +75,7 @@ impl Drop for Corner {
 /// When this process started, in Unix milliseconds: in a container that starts again the process number is the same.
 fn started_ms() -> u64 {
     static STARTED: OnceLock<u64> = OnceLock::new();
-    *STARTED.get_or_init(|| started_by_proc().unwrap_or_else(|| crate::history::unix_ms()))
+    *STARTED.get_or_init(|| started_by_proc().unwrap_or_else(crate::history::unix_ms))
 }
 
 /// The same from `/proc`; `None` where that is not to be had.
