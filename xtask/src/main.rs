@@ -16,6 +16,7 @@ mod features;
 mod filesystems;
 mod fuzz;
 mod nightly;
+mod servers;
 mod sh;
 mod shuttle;
 mod testing;
@@ -41,6 +42,8 @@ Usage: cargo xtask <step> [options]
   bench file [--path DIR] [--sizes 1MiB,4MiB,10MiB,32MiB] [--pairs 9] [--gb 1] [--json FILE] [--with-lmcache] [--with-nixl]
                                      the file tier beside fio, and rivals, in the same minutes
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
+  s3-server ceph|swift|garage|moto start|stop|status
+                                     a real S3 server on loopback; prints how to reach it as lines for a shell
 ";
 
 fn main() -> ExitCode {
@@ -63,6 +66,7 @@ fn run(args: &mut Args) -> Result<()> {
         Some("features") => features::run(args),
         Some("bench") => bench::run(args),
         Some("fuzz") => fuzz::run(args),
+        Some("s3-server") => servers::run(args),
         Some("help" | "-h" | "--help") => {
             print!("{USAGE}");
             Ok(())

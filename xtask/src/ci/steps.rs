@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use super::{Outcome, Run};
+use crate::servers::Kind;
 use crate::sh::Cmd;
 use crate::testing::Count;
-use crate::{arch, features, filesystems, fuzz, shuttle, testing, tidy};
+use crate::{arch, features, filesystems, fuzz, servers, shuttle, testing, tidy};
 
 /// The seeds that each fault schedule runs for every change.
 const FAULT_SEEDS: &str = "1000";
@@ -127,6 +128,16 @@ pub fn filesystems(run: &mut Run) -> Result<Outcome> {
     }
     let Outcome::Noted(tests) = tested(run, count) else { return Ok(Outcome::Passed) };
     Ok(Outcome::Noted(if refused.is_empty() { tests } else { format!("{tests}; not on {}", refused.join("; ")) }))
+}
+
+/// The S3 client against Ceph and Swift, where they are installed or can be.
+pub fn real_servers(run: &mut Run) -> Result<Outcome> {
+    let (count, absent) = servers::test(&[Kind::Ceph, Kind::Swift])?;
+    if count.passed == 0 {
+        return Ok(Outcome::Skipped(absent.join("; ")));
+    }
+    let Outcome::Noted(tests) = tested(run, count) else { return Ok(Outcome::Passed) };
+    Ok(Outcome::Noted(if absent.is_empty() { tests } else { format!("{tests}; without {}", absent.join("; ")) }))
 }
 
 pub fn shuttle(run: &mut Run) -> Result<Outcome> {

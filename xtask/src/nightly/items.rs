@@ -7,7 +7,7 @@ use crate::ci::Outcome;
 use crate::sh::Cmd;
 use crate::testing::{self, Count};
 use crate::workspace::Package;
-use crate::{bench, fuzz as fuzzing, shuttle as interleavings};
+use crate::{bench, fuzz as fuzzing, servers, shuttle as interleavings};
 
 /// What one night may spend on one item.
 const LIMIT_S: u64 = 4 * 60 * 60;
@@ -65,6 +65,16 @@ pub fn fuzz(_: &[Package]) -> Result<Outcome> {
             Ok(Outcome::Noted(format!("{} targets, {FUZZ_S} s each", targets.len())))
         }
     }
+}
+
+pub fn real_servers(_: &[Package]) -> Result<Outcome> {
+    let (count, absent) = servers::test(&servers::Kind::ALL)?;
+    let tests = format!("{} tests", count.passed);
+    Ok(match (count.passed, absent.is_empty()) {
+        (0, _) => Outcome::Skipped(absent.join("; ")),
+        (_, true) => Outcome::Noted(tests),
+        (_, false) => Outcome::Noted(format!("{tests}; without {}", absent.join("; "))),
+    })
 }
 
 pub fn features(packages: &[Package]) -> Result<Outcome> {

@@ -27,6 +27,7 @@ const ITEMS: &[Item] = &[
     Item { name: "valgrind", what: "memcheck on the allocators and arenas of kvtier-mem", run: items::valgrind },
     Item { name: "miri", what: "Miri on the crates that need no kernel", run: items::miri },
     Item { name: "fuzz", what: "every fuzz target for 10 minutes", run: items::fuzz },
+    Item { name: "real-servers", what: "the S3 client on Ceph, Swift, Garage and moto", run: items::real_servers },
     Item { name: "features", what: "all pairs of features", run: items::features },
     Item { name: "bench-smoke", what: "every benchmark once, unoptimised", run: items::bench_smoke },
 ];
