@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod answer;
 mod batch;
 mod caps;
 mod ctx;
@@ -20,6 +21,7 @@ mod ticket;
 mod tier;
 mod timekeeper;
 
+pub use answer::Answer;
 pub use batch::{Batch, Slot};
 pub use caps::Caps;
 pub use ctx::{Chain, Class, Ctx, Hint, Hold, Mode};

@@ -3,6 +3,7 @@ use kvtier_mem::{Arena, Lease};
 
 use crate::mover::Part;
 use crate::name::PAGE;
+use crate::save::not_aligned;
 
 /// How the payload of one load reaches the caller's leases: which parts are read directly, and what is copied afterwards. The whole
 /// pages come first, then the page pair [last partial page | footer].
@@ -17,13 +18,13 @@ pub struct Landing {
 
 impl Landing {
     /// Plans a load of `len` bytes into `leases` (long enough together) and `tail`. Bounce memory is taken when the leases' own is
-    /// not aligned. Gives the leases back when there is none.
+    /// not aligned. Gives the leases back when there is none now, with an error when there is never enough.
     pub fn plan(
         leases: Vec<Lease>,
         len: usize,
-        bounce: &Arena,
+        (bounce, bounce_bytes): (&Arena, usize),
         tail: Lease,
-    ) -> Result<(Self, Vec<Part>), (Vec<Lease>, Error)> {
+    ) -> Result<(Self, Vec<Part>), (Vec<Lease>, Option<Error>)> {
         let whole = len - len % PAGE as usize;
         let mut parts = Vec::with_capacity(2);
         let landing = if is_aligned(&leases, whole) {
@@ -41,10 +42,10 @@ impl Landing {
         } else {
             match bounce.lease(whole) {
                 Ok(into) => parts.push(Part::Read { at: 0, into, len: whole }),
+                Err(_) if whole <= bounce_bytes => return Err((leases, None)),
                 Err(e) => {
-                    let error =
-                        Error::new(ErrorKind::Throttled, "no bounce memory free for an unaligned load").with_source(e);
-                    return Err((leases, error));
+                    let error = Error::new(ErrorKind::Invalid, not_aligned(bounce_bytes)).with_source(e);
+                    return Err((leases, Some(error)));
                 }
             }
             Landing { leases, direct: 0, len }

@@ -1,22 +1,22 @@
 use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{
-    Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo, KeyPage, Listener,
-    Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket,
-    Tier, Timekeeper, Usage, ticket,
+    Answer, Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo, KeyPage,
+    Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage,
+    Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_evict::PolicyKind;
 use kvtier_index::{Chunk, Index, IndexConfig, Inserted};
 use kvtier_mem::{Arena, ArenaConfig};
 
+use crate::hands::Hands;
 use crate::history::{self, Journal, Reader};
 use crate::home::{self, Home};
 use crate::keeper::{Chores, Keeper};
 use crate::ledger::Ledger;
 use crate::mover::Mover;
 use crate::name::{self, PAGE};
-use crate::pool::Pool;
-use crate::save::Hands;
+use crate::pool::{Lane, Pool};
 use crate::shared::{Books, Shared};
 use crate::syncer::Syncer;
 use crate::tenants::Tenants;
@@ -28,7 +28,6 @@ pub struct Disk<M: Mover> {
     shared: Arc<Shared<M>>,
     hands: Hands,
     keeper: Keeper,
-    clock: Timekeeper,
 }
 
 impl<M: Mover> Disk<M> {
@@ -59,11 +58,12 @@ impl<M: Mover> Disk<M> {
         let pool = Pool::start(&config.name, config.threads).map_err(failed("cannot start a thread"))?;
         let theirs = Arc::clone(&shared);
         let syncer = Syncer::start(&config.name, move || theirs.home.sync_all());
-        let hands = Hands { pool: Arc::new(pool), syncer: Arc::new(syncer.map_err(failed("cannot start a thread"))?) };
+        let syncer = syncer.map_err(failed("cannot start a thread"))?;
+        let hands = Hands { pool: Arc::new(pool), syncer: Arc::new(syncer), clock: Arc::new(clock) };
         let free_min_bytes = config.free_min_bytes.map_or_else(|| free_min(&config.path), Ok);
         let chores = free_min_bytes.and_then(|free| Chores::new(&shared, reader, config.flush_every, free));
         let keeper = chores.and_then(Keeper::start).map_err(failed("cannot keep the directory"))?;
-        Ok(Disk { shared, hands, keeper, clock })
+        Ok(Disk { shared, hands, keeper })
     }
 
     /// What moves the bytes.
@@ -164,37 +164,32 @@ impl<M: Mover> Tier for Disk<M> {
         if self.shared.gate.is_closed() {
             return Ticket::now(Err(Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")));
         }
-        if let Some(answer) = lookup::lookup(&self.shared, &keys, (mode, hold), false) {
+        if let Some(answer) = lookup::lookup(&self.shared, &keys, (mode, hold), |_| None) {
             return Ticket::now(answer);
         }
-        let (answer, ticket) = ticket();
         let Ok(pass) = self.shared.gate.enter(0) else {
-            answer.complete(Err(Error::new(ErrorKind::Throttled, "too much in flight").with_op("lookup")));
-            return ticket;
+            return Ticket::now(Err(Error::new(ErrorKind::Throttled, "too much in flight").with_op("lookup")));
         };
-        let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline);
-        self.hands.pool.push(move || {
-            let over = std::time::Instant::now() >= deadline;
-            let late = || Some(Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("lookup")));
-            let found = if over { late() } else { lookup::lookup(&shared, &keys, (mode, hold), true) };
+        let (answer, ticket) = Answer::new("lookup", ctx.deadline);
+        self.hands.clock.at(ctx.deadline, &answer.expiry());
+        let shared = Arc::clone(&self.shared);
+        self.hands.pool.push(Lane::Read, move || {
+            lookup::look(&shared, &keys, (mode, hold), answer);
             drop(pass);
-            if let Some(found) = found {
-                answer.complete(found);
-            }
         });
         ticket
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
-        self.clock.at(ctx.deadline, &batch.expiry());
+        self.hands.clock.at(ctx.deadline, &batch.expiry());
         // Together and before the answers, which come in any order: the head of a chain is to stay longer than its tail.
         self.shared.touch(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
         for (op, slot) in ops.into_iter().zip(slots) {
-            let refusal = load::refusal(&op, self.shared.caps.bounce);
+            let refusal = load::refusal(&op, self.shared.bounce_bytes);
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
-                let (shared, pool) = (Arc::clone(&self.shared), Arc::clone(&self.hands.pool));
-                self.hands.pool.push(move || load::begin(&shared, &pool, op, slot));
+                let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
+                self.hands.pool.push(Lane::Read, move || load::begin(&shared, &hands, (op, slot), None));
             }
         }
         ticket
@@ -202,29 +197,31 @@ impl<M: Mover> Tier for Disk<M> {
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
-        self.clock.at(ctx.deadline, &batch.expiry());
+        self.hands.clock.at(ctx.deadline, &batch.expiry());
         for (op, slot) in ops.into_iter().zip(slots) {
-            let refusal = save::refusal(&op.key, &op.from, self.shared.caps.bounce);
+            let refusal = save::refusal(&op.key, &op.from, self.shared.bounce_bytes);
             if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
                 let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
-                self.hands.pool.push(move || save::begin(&shared, &hands, op, slot));
+                self.hands.pool.push(Lane::Write, move || save::begin(&shared, &hands, op, slot));
             }
         }
         ticket
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
-        let (answer, ticket) = ticket();
-        match self.shared.gate.enter(0) {
-            Ok(pass) => {
-                let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline);
-                self.hands.pool.push(move || {
-                    lookup::remove(&shared, &keys, deadline, answer);
-                    drop(pass);
-                });
+        let pass = match self.shared.gate.enter(0) {
+            Ok(pass) => pass,
+            Err(kind) => {
+                return Ticket::now(Err(Error::new(kind, "the tier takes no more work now").with_op("remove")));
             }
-            Err(kind) => answer.complete(Err(Error::new(kind, "the tier takes no more work now").with_op("remove"))),
-        }
+        };
+        let (answer, ticket) = Answer::new("remove", ctx.deadline);
+        self.hands.clock.at(ctx.deadline, &answer.expiry());
+        let shared = Arc::clone(&self.shared);
+        self.hands.pool.push(Lane::Write, move || {
+            lookup::remove(&shared, &keys, answer);
+            drop(pass);
+        });
         ticket
     }
 
@@ -234,7 +231,7 @@ impl<M: Mover> Tier for Disk<M> {
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let ticket = self.shared.gate.ready(ctx.deadline);
-        self.clock.at(ctx.deadline, &self.shared.gate.expiry());
+        self.hands.clock.at(ctx.deadline, &self.shared.gate.expiry());
         ticket
     }
 
@@ -289,6 +286,8 @@ impl<M: Mover> Drop for Disk<M> {
     /// Ends what is under way: memory goes home, unfinished files go, waiters hear `Closed` or how it ended.
     fn drop(&mut self) {
         drop(self.shared.gate.close());
+        self.shared.for_room.close();
+        self.shared.for_memory.close();
         self.shared.mover.close();
         self.hands.pool.close();
         self.hands.syncer.close();

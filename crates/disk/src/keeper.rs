@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -147,6 +148,11 @@ impl<M: Mover> Chores<M> {
     fn look_after(&mut self) -> io::Result<()> {
         let shared = &self.shared;
         shared.home.trim_quarantine()?;
+        if shared.refused.swap(false, Ordering::Relaxed) {
+            shared.looks.now_and_then(|| {
+                shared.heal_ledger();
+            });
+        }
         let free = shared.home.free_bytes()?;
         let short = self.free_min_bytes.saturating_sub(free);
         if short > 0 {

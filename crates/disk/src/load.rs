@@ -8,17 +8,21 @@ use kvtier_mem::Lease;
 
 use crate::bounce::{Landing, scatter};
 use crate::counters::add;
+use crate::footer;
+use crate::hands::Hands;
 use crate::home::FileId;
+use crate::line::Turn;
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::{PAGE, file_len};
+use crate::pool::{Lane, Pool};
 use crate::readers::Reading;
+use crate::save::not_aligned;
 use crate::shared::Shared;
-use crate::{footer, pool::Pool};
 
 type Answer = Slot<Load, Loaded>;
 
 /// A load, first half: find the file and start reading it.
-pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, pool: &Arc<Pool>, mut op: Load, slot: Answer) {
+pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (Load, Answer), turn: Option<Turn>) {
     if let Some(over) = slot.is_over() {
         return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("load")));
     }
@@ -33,7 +37,7 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, pool: &Arc<Pool>, mut op: Load, 
     }
     let reading = shared.readers.enter(*op.key.digest());
     match open(shared, &op, len) {
-        Ok((file, seen, true)) => read(shared, pool, (op, slot, reading), file, (len, seen)),
+        Ok((file, seen, true)) => read((shared, hands, turn), (op, slot, reading), file, (len, seen)),
         Ok((_, seen, false)) => {
             drop(reading);
             condemned(shared, op, slot, (len, seen));
@@ -57,24 +61,30 @@ fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(File, 
 }
 
 fn read<M: Mover>(
-    shared: &Arc<Shared<M>>,
-    pool: &Arc<Pool>,
+    (shared, hands, turn): (&Arc<Shared<M>>, &Hands, Option<Turn>),
     (op, slot, reading): (Load, Answer, Reading),
     file: File,
     (len, seen): (u64, FileId),
 ) {
     let Load { key, into } = op;
+    let freed = Some(shared.for_memory.seen());
     let planned = match shared.tails.lease(2 * PAGE as usize) {
-        Ok(tail) => Landing::plan(into, len as usize, &shared.bounce, tail),
-        Err(e) => Err((into, Error::new(ErrorKind::Throttled, "no page pair free for a footer").with_source(e))),
+        Ok(tail) => Landing::plan(into, len as usize, (&shared.bounce, shared.bounce_bytes), tail),
+        Err(_) => Err((into, None)),
     };
     let (landing, parts) = match planned {
         Ok(planned) => planned,
-        Err((into, _)) => return slot.finish(Load { key, into }, Ok(Loaded::Throttled)),
+        Err((into, Some(error))) => return slot.finish(Load { key, into }, Err(error.with_op("load"))),
+        Err((into, None)) => {
+            // Our own buffers are all in use. From the start when some are free: by then the file may be another.
+            let (shared2, hands2, op) = (Arc::clone(shared), hands.clone(), Load { key, into });
+            let again = move |turn| begin(&shared2, &hands2, (op, slot), Some(turn));
+            return hands.wait(&shared.for_memory, (turn, freed), Lane::Read, again);
+        }
     };
     let sums = Arc::new(Mutex::new(PieceSums::new(len)));
     let transfer = Transfer { file: Arc::new(file.into()), watch: Some(watch(&sums, &parts)), parts };
-    let (theirs, pool) = (Arc::clone(shared), Arc::clone(pool));
+    let (theirs, pool) = (Arc::clone(shared), Arc::clone(&hands.pool));
     let ours = Arc::new(Mutex::new(Some((landing, key, slot, reading))));
     let held = Arc::clone(&ours);
     let done = Box::new(move |moved: Moved| {
@@ -126,6 +136,8 @@ fn finish<M: Mover>(
         add(&shared.counters.copied_tail_bytes, tail_bytes.len() as u64);
         scatter(&mut into, 0, bounce).is_ok() && scatter(&mut into, whole, tail_bytes).is_ok()
     });
+    drop((bounce, tail));
+    shared.for_memory.call();
     if !landed {
         into.iter_mut().for_each(|lease| lease.assume_filled(0));
     }
@@ -144,7 +156,7 @@ fn finish<M: Mover>(
         _ => {
             // Renaming blocks: not on the mover's thread. The answer waits for it, so that a save that follows is not `Present`.
             let theirs = Arc::clone(shared);
-            pool.push(move || condemned(&theirs, op, slot, (len, seen)));
+            pool.push(Lane::Read, move || condemned(&theirs, op, slot, (len, seen)));
         }
     }
 }
@@ -184,13 +196,13 @@ fn condemned<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, (len, seen): 
 }
 
 /// Why a load can never succeed here, whatever the state of the tier.
-pub fn refusal(op: &Load, bounce: bool) -> Option<Error> {
+pub fn refusal(op: &Load, bounce_bytes: usize) -> Option<Error> {
     let invalid = |what: String| Some(Error::new(ErrorKind::Invalid, what).with_op("load").with_key(*op.key.digest()));
     if let Some(lease) = op.into.iter().find(|l| !l.place().is_host()) {
         return invalid(format!("memory at {:?} cannot be written by the CPU; use a tier that can", lease.place()));
     }
-    if !bounce && op.into.iter().any(|l| !(l.addr() as u64).is_multiple_of(PAGE)) {
-        return invalid("memory not aligned to 4096 bytes; align it or allow bounce memory".into());
+    if bounce_bytes == 0 && op.into.iter().any(|l| !(l.addr() as u64).is_multiple_of(PAGE)) {
+        return invalid(not_aligned(bounce_bytes));
     }
     None
 }

@@ -1,19 +1,18 @@
-use std::sync::Arc;
-use std::time::Instant;
+use std::collections::HashSet;
 
-use kvtier_core::{Completer, Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence, Removed};
+use kvtier_core::{Answer, Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence, Removed};
 use kvtier_key::Digest;
 
 use crate::mover::Mover;
 use crate::shared::Shared;
 
-/// Answers a lookup: the index first, the directory for what another process may have written. `None` when the directory would have
-/// to be asked and `may_block` is false.
+/// Answers a lookup: the index first, for what it does not know `ask`, which may ask the directory what another process wrote. `None` when
+/// `ask` gives up.
 pub fn lookup<M: Mover>(
     shared: &Shared<M>,
     keys: &[Key],
     (mode, hold): (Mode, Hold),
-    may_block: bool,
+    ask: impl Fn(&Key) -> Option<Option<u64>>,
 ) -> Option<Result<LookedUp, Error>> {
     let mut found = vec![Presence::Unknown; keys.len()];
     let mut hits: Vec<Digest> = Vec::with_capacity(keys.len());
@@ -21,8 +20,7 @@ pub fn lookup<M: Mover>(
         let known = shared.index().get(key.digest()).map(|e| e.chunk.len);
         let len = match known {
             Some(len) => Some(len),
-            None if !may_block => return None,
-            None => shared.discover(key, None),
+            None => ask(key)?,
         };
         *presence = len.map_or(Presence::Miss, |len| Presence::Hit { len });
         match len {
@@ -37,7 +35,10 @@ pub fn lookup<M: Mover>(
             let mut index = shared.index();
             index.expire_holds(shared.now_ms());
             // What went between looking and holding is a miss after all.
-            hits.retain(|digest| index.get(digest).is_some());
+            let gone: HashSet<Digest> = hits.extract_if(.., |digest| index.get(digest).is_none()).collect();
+            for (_, presence) in keys.iter().zip(&mut found).filter(|(key, _)| gone.contains(key.digest())) {
+                *presence = Presence::Miss;
+            }
             match index.hold(&hits, until) {
                 Ok(id) => Some(HoldId(id.as_u64())),
                 Err(full) => return Some(Err(Error::new(ErrorKind::Throttled, "too many holds").with_source(full))),
@@ -45,25 +46,27 @@ pub fn lookup<M: Mover>(
         }
         _ => None,
     };
-    for (key, presence) in keys.iter().zip(&mut found) {
-        if presence.is_hit() && !hits.contains(key.digest()) {
-            *presence = Presence::Miss;
-        }
-    }
     Some(Ok(LookedUp::new(found, hold)))
 }
 
+/// Answers a lookup that has to ask the directory. A hold that nobody hears of is released.
+pub fn look<M: Mover>(shared: &Shared<M>, keys: &[Key], how: (Mode, Hold), answer: Answer<LookedUp>) {
+    let ask = |key: &Key| if answer.is_over() { None } else { Some(shared.discover(key, None)) };
+    let Some(found) = lookup(shared, keys, how, ask) else { return answer.give_up() };
+    let hold = found.as_ref().ok().and_then(|found| found.hold);
+    if !answer.complete(found)
+        && let Some(hold) = hold
+    {
+        shared.index().release(kvtier_index::HoldId::from_u64(hold.0));
+    }
+}
+
 /// Removes keys that nobody holds; those of other processes too.
-pub fn remove<M: Mover>(
-    shared: &Arc<Shared<M>>,
-    keys: &[Key],
-    deadline: Instant,
-    answer: Completer<Result<Removed, Error>>,
-) {
+pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Answer<Removed>) {
     let mut counts = Removed::default();
     for key in keys {
-        if Instant::now() >= deadline {
-            return answer.complete(Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("remove")));
+        if answer.is_over() {
+            return answer.give_up();
         }
         if shared.index().get(key.digest()).is_none() {
             shared.discover(key, None);

@@ -6,8 +6,20 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Which work a job is part of: somebody waits for a read, nobody for a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Loads and lookups.
+    Read,
+    /// Saves and removes.
+    Write,
+}
+
+/// How many reads go before a write that waits.
+const READS_BEFORE_A_WRITE: u32 = 8;
+
 /// A few threads for what blocks: open, allocate, rename, unlink. Its queue is bounded by the tier's gate, which lets in no more
-/// ops than it has places; each op has at most one job here at a time.
+/// ops than it has places; each op has at most one job here at a time. Reads go first, without starving writes.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -21,7 +33,10 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    reads: VecDeque<Job>,
+    writes: VecDeque<Job>,
+    /// Reads that went since the last write did.
+    reads_in_a_row: u32,
     closed: bool,
 }
 
@@ -37,13 +52,16 @@ impl Pool {
     }
 
     /// Will run `job`; after [`close`](Pool::close) drops it, and with it the op's slot, which answers `Closed`.
-    pub fn push(&self, job: impl FnOnce() + Send + 'static) {
+    pub fn push(&self, lane: Lane, job: impl FnOnce() + Send + 'static) {
         let mut queue = self.shared.lock();
         if queue.closed {
             drop(queue);
             return drop(job);
         }
-        queue.jobs.push_back(Box::new(job));
+        match lane {
+            Lane::Read => queue.reads.push_back(Box::new(job)),
+            Lane::Write => queue.writes.push_back(Box::new(job)),
+        }
         drop(queue);
         self.shared.work.notify_one();
     }
@@ -59,6 +77,18 @@ impl Pool {
     }
 }
 
+impl Queue {
+    fn pop(&mut self) -> Option<Job> {
+        let write_is_due = self.reads_in_a_row >= READS_BEFORE_A_WRITE && !self.writes.is_empty();
+        if !write_is_due && let Some(read) = self.reads.pop_front() {
+            self.reads_in_a_row += 1;
+            return Some(read);
+        }
+        self.reads_in_a_row = 0;
+        self.writes.pop_front()
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -67,7 +97,7 @@ impl Shared {
     fn run(&self) {
         let mut queue = self.lock();
         loop {
-            match queue.jobs.pop_front() {
+            match queue.pop() {
                 Some(job) => {
                     drop(queue);
                     // A panic ends one op (its slot answers `Closed`), never the pool.
@@ -85,6 +115,41 @@ impl Shared {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pool({} queued)", self.shared.lock().jobs.len())
+        let queue = self.shared.lock();
+        write!(f, "Pool({} reads, {} writes queued)", queue.reads.len(), queue.writes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn reads_go_first_and_starve_no_write() {
+        let pool = Pool::start("test", 1).unwrap();
+        let (tell, hear) = channel();
+        let (go, wait) = channel::<()>();
+        let (began, begun) = channel();
+        pool.push(Lane::Write, move || {
+            began.send(()).unwrap();
+            drop(wait.recv());
+        });
+        begun.recv().unwrap();
+        let push = |lane, n: u32| {
+            let tell = tell.clone();
+            pool.push(lane, move || tell.send(n).unwrap());
+        };
+        push(Lane::Write, 100);
+        push(Lane::Write, 101);
+        (0..2 * READS_BEFORE_A_WRITE).for_each(|n| push(Lane::Read, n));
+        drop(go);
+        pool.close();
+        drop(tell);
+        let order: Vec<u32> = hear.iter().collect();
+        let first = READS_BEFORE_A_WRITE as usize;
+        assert_eq!((order[0], order[first], order[2 * first + 1]), (0, 100, 101), "{order:?}");
+        assert!(order.iter().filter(|n| **n < 100).is_sorted());
     }
 }

@@ -1,6 +1,7 @@
 //! Room for a file: claimed in the index and in the ledger before it is written, made by eviction where there is none.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{Event, ShedReason};
@@ -19,14 +20,17 @@ use crate::shared::Shared;
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How often eviction may free nothing before a save is shed.
 const STUCK_MAX: u32 = 8;
-/// How long to sleep when only another process can free room.
-const OTHERS_WAIT: Duration = Duration::from_millis(20);
+/// How long apart two looks at the directory are that must find the same for the ledger to be wrong.
+const LOOKS_APART: Duration = Duration::from_millis(20);
 
 /// Room for one file of `bytes`. Whoever drops it gives it back.
 #[derive(Debug)]
 pub struct Room<M: Mover> {
     shared: Arc<Shared<M>>,
     bytes: u64,
+    /// Until when it waits for others to free some.
+    patience: Instant,
+    tries: Tries,
     reservation: Option<Reservation>,
     /// The ledger counts `bytes` for us.
     counted: bool,
@@ -34,44 +38,81 @@ pub struct Room<M: Mover> {
     spare: Option<Draft>,
 }
 
+/// What a claim has tried so far.
+#[derive(Debug, Default)]
+struct Tries {
+    /// How often the ledger was full and nothing was left to evict.
+    refused: u32,
+    /// How often in a row eviction freed nothing.
+    stuck: u32,
+    healed: bool,
+}
+
+/// How a claim stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The room is ours.
+    Granted,
+    /// Others are freeing room: claim again when the line of those who wait is called.
+    Later,
+}
+
 impl<M: Mover> Room<M> {
-    /// Claims room for a file of `bytes`, evicting what the index chooses.
-    pub fn claim(shared: &Arc<Shared<M>>, bytes: u64, deadline: Instant) -> Result<Self, ShedReason> {
-        let mut room = Room { shared: Arc::clone(shared), bytes, reservation: None, counted: false, spare: None };
-        let patience = deadline.min(Instant::now() + ROOM_WAIT_MAX);
-        let (mut refused, mut stuck, mut healed) = (0, 0, false);
+    /// Room that is not claimed yet.
+    pub fn new(shared: &Arc<Shared<M>>, bytes: u64, deadline: Instant) -> Self {
+        let (patience, tries) = (deadline.min(Instant::now() + ROOM_WAIT_MAX), Tries::default());
+        Room { shared: Arc::clone(shared), bytes, patience, tries, reservation: None, counted: false, spare: None }
+    }
+
+    /// Claims the room, evicting what the index chooses. Never waits.
+    pub fn claim(&mut self) -> Result<Claim, ShedReason> {
+        if self.reservation.is_some() {
+            return Ok(Claim::Granted);
+        }
+        let shared = Arc::clone(&self.shared);
         loop {
-            let asked = shared.index().reserve(shared.now_ms(), bytes);
+            let asked = shared.index().reserve(shared.now_ms(), self.bytes);
             match asked {
                 Reserve::Granted(reservation) => {
-                    room.reservation = Some(reservation);
-                    if room.counted || shared.count(bytes) {
-                        room.counted = true;
-                        return Ok(room);
+                    self.reservation = Some(reservation);
+                    if self.counted || shared.count(self.bytes) {
+                        self.counted = true;
+                        return Ok(Claim::Granted);
                     }
-                    room.release();
-                    // What fills the directory are files that the index does not know, or a process that died counted.
-                    match refused {
-                        0 => shared.look_around(),
-                        1 => shared.bury_dead(),
-                        _ => match room.wait_for_others(patience) {
-                            Err(_) if !healed && shared.heal_ledger() => healed = true,
-                            waited => waited?,
-                        },
+                    self.release();
+                    if !self.ledger_is_full()? {
+                        return Ok(Claim::Later);
                     }
-                    refused += 1;
                 }
                 Reserve::Evict(victims) => {
                     // Victims that cannot be deleted are there again, and would be chosen for ever.
-                    stuck = if room.take_from(victims) { 0 } else { stuck + 1 };
-                    if stuck == STUCK_MAX {
+                    self.tries.stuck = if self.take_from(victims) { 0 } else { self.tries.stuck + 1 };
+                    if self.tries.stuck == STUCK_MAX {
                         return Err(ShedReason::Full);
                     }
                 }
                 Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
                 Reserve::Full(_) => return Err(ShedReason::Full),
-                _ => room.wait(patience)?,
+                _ if Instant::now() >= self.patience => return Err(ShedReason::Full),
+                _ => return Ok(Claim::Later),
             }
+        }
+    }
+
+    /// The index has room and the ledger none: what fills the directory are files that the index does not know, unfinished files of other
+    /// processes, or a process that died counted. Does something about it and answers whether to claim again at once.
+    fn ledger_is_full(&mut self) -> Result<bool, ShedReason> {
+        self.shared.refused.store(true, Ordering::Relaxed);
+        // A look at everything is dear; between two, what we know to be the oldest goes.
+        if self.shared.look_around() || self.take_oldest() {
+            return Ok(true);
+        }
+        self.tries.refused += 1;
+        match self.tries.refused {
+            1 => Ok(self.shared.bury_dead()),
+            _ if Instant::now() < self.patience => Ok(false),
+            _ if !std::mem::replace(&mut self.tries.healed, true) && self.shared.heal_ledger() => Ok(true),
+            _ => Err(ShedReason::Full),
         }
     }
 
@@ -92,6 +133,11 @@ impl<M: Mover> Room<M> {
         self.shared.evict(victims) > 0
     }
 
+    fn take_oldest(&mut self) -> bool {
+        let victims = self.shared.index().squeeze(self.shared.now_ms(), self.bytes);
+        self.take_from(victims)
+    }
+
     /// Evicts; the first victim whose file has our length is not deleted but becomes ours. Answers whether any went.
     fn take_from(&mut self, victims: Vec<Entry>) -> bool {
         let (shared, mut rest) = (Arc::clone(&self.shared), Vec::with_capacity(victims.len()));
@@ -102,7 +148,7 @@ impl<M: Mover> Room<M> {
         }
         let gone = recycled + shared.evict(rest);
         // Who waits for victims to be gone looks again, also when their room is ours.
-        shared.room_freed.notify_all();
+        shared.for_room.call();
         gone > 0
     }
 
@@ -129,24 +175,6 @@ impl<M: Mover> Room<M> {
             self.shared.index().cancel(reservation);
         }
     }
-
-    fn wait(&self, patience: Instant) -> Result<(), ShedReason> {
-        let left = patience.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ShedReason::Full);
-        }
-        let index = self.shared.index();
-        drop(self.shared.room_freed.wait_timeout(index, left).unwrap_or_else(PoisonError::into_inner));
-        Ok(())
-    }
-
-    fn wait_for_others(&self, patience: Instant) -> Result<(), ShedReason> {
-        if Instant::now() + OTHERS_WAIT >= patience {
-            return Err(ShedReason::Full);
-        }
-        std::thread::sleep(OTHERS_WAIT);
-        Ok(())
-    }
 }
 
 impl<M: Mover> Drop for Room<M> {
@@ -159,7 +187,7 @@ impl<M: Mover> Drop for Room<M> {
         }
         if self.reservation.is_some() {
             self.release();
-            self.shared.room_freed.notify_all();
+            self.shared.for_room.call();
         }
     }
 }
@@ -180,8 +208,12 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Learns of all files in the directory, whoever wrote them.
-    fn look_around(&self) {
+    /// Learns of all files in the directory, whoever wrote them. `false` if that was done a moment ago.
+    fn look_around(&self) -> bool {
+        self.looks.now_and_then(|| self.take_in_strangers())
+    }
+
+    fn take_in_strangers(&self) {
         let mut strangers = Vec::new();
         let listed = self.home.list(|digest, len| strangers.push((digest, len)));
         if let Err(e) = listed {
@@ -219,24 +251,26 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Clears what processes that died left unfinished, and counts it no more.
-    fn bury_dead(&self) {
-        match self.home.bury_dead() {
+    /// Clears what processes that died left unfinished, and counts it no more. Answers whether there was anything.
+    fn bury_dead(&self) -> bool {
+        let buried = self.home.bury_dead();
+        match buried {
             Ok(bytes) => self.uncount(bytes),
-            Err(e) => self.fault(format!("cannot clear what dead processes left: {e}")),
+            Err(ref e) => self.fault(format!("cannot clear what dead processes left: {e}")),
         }
+        buried.is_ok_and(|bytes| bytes > 0)
     }
 
     /// Files that vanished outside our sight stay counted. When the ledger says full and two looks, while nobody wrote, find the same
     /// less, the ledger was wrong. Answers whether it was.
-    fn heal_ledger(&self) -> bool {
+    pub fn heal_ledger(&self) -> bool {
         let look = || -> std::io::Result<(Option<u64>, u64)> {
             let mut bytes = self.home.all_drafts_bytes()?;
             self.home.list(|_, len| bytes += name::file_len(len))?;
             Ok((Ledger::peek(&self.home.own())?, bytes))
         };
         let looks = look().and_then(|first| {
-            std::thread::sleep(OTHERS_WAIT);
+            std::thread::sleep(LOOKS_APART);
             Ok((first, look()?))
         });
         match looks {
@@ -263,7 +297,7 @@ impl<M: Mover> Shared<M> {
     pub fn delete(&self, victims: Vec<Entry>) -> usize {
         let gone: Vec<Event> = victims.iter().filter_map(|victim| self.delete_one(&victim.chunk)).collect();
         if !victims.is_empty() {
-            self.room_freed.notify_all();
+            self.for_room.call();
             self.tell(&gone);
         }
         gone.len()

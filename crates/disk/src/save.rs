@@ -10,13 +10,15 @@ use kvtier_mem::View;
 
 use crate::config::Durability;
 use crate::counters::add;
+use crate::footer;
+use crate::hands::Hands;
 use crate::home::{Draft, is_full};
+use crate::line::Turn;
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::{PAGE, file_len};
-use crate::room::Room;
+use crate::pool::Lane;
+use crate::room::{Claim, Room};
 use crate::shared::Shared;
-use crate::syncer::Syncer;
-use crate::{footer, pool::Pool};
 
 /// A save under way: the duty to answer, the room claimed, the unfinished file. Whatever ends it gives all three back.
 pub struct Saving<M: Mover> {
@@ -29,11 +31,12 @@ pub struct Saving<M: Mover> {
     retried: bool,
 }
 
-/// Where the work of a save goes on.
-#[derive(Clone, Debug)]
-pub struct Hands {
-    pub pool: Arc<Pool>,
-    pub syncer: Arc<Syncer>,
+/// Why a save cannot go on now.
+enum Stop {
+    /// It has ended so.
+    End(Result<Saved, Error>),
+    /// The tier's own buffers are all in use.
+    NoMemory,
 }
 
 /// A save, first half: claim room, make the file, start writing it.
@@ -48,46 +51,74 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, op: Save, slot: S
         add(&shared.counters.present, 1);
         return slot.finish(op, Ok(Saved::Present));
     }
-    let deadline = slot.deadline();
+    let room = Some(Room::new(shared, file_len(len), slot.deadline()));
     let op = Some((op, slot));
-    let mut saving = Saving { shared: Arc::clone(shared), op, room: None, draft: None, len, retried: false };
-    match Room::claim(shared, file_len(len), deadline) {
-        Ok(room) => saving.room = Some(room),
-        Err(reason) => return saving.end(Ok(Saved::Shed(reason))),
-    }
-    match saving.prepare() {
-        Ok(transfer) => saving.submit(hands, transfer),
-        Err(end) => saving.end(end),
-    }
+    let saving = Saving { shared: Arc::clone(shared), op, room, draft: None, len, retried: false };
+    saving.claim(hands, None);
 }
 
 impl<M: Mover> Saving<M> {
+    /// Claims room, or waits in line for it.
+    fn claim(mut self, hands: &Hands, turn: Option<Turn>) {
+        if let Some(over) = self.op.as_ref().and_then(|(_, slot)| slot.is_over()) {
+            return self.end(Err(Error::new(over, "ended while it waited for room").with_op("save")));
+        }
+        let (line, hands2) = (self.shared.for_room.clone(), hands.clone());
+        let tried = (turn.is_some() || line.is_empty()).then(|| line.seen());
+        let claimed = if tried.is_some() { self.room.as_mut().map(Room::claim) } else { Some(Ok(Claim::Later)) };
+        match claimed {
+            Some(Ok(Claim::Later)) => {
+                hands.wait(&line, (turn, tried), Lane::Write, move |turn| self.claim(&hands2, Some(turn)));
+            }
+            Some(Err(reason)) => self.end(Ok(Saved::Shed(reason))),
+            Some(Ok(Claim::Granted)) | None => {
+                drop(turn);
+                self.start(hands, None);
+            }
+        }
+    }
+
+    /// Starts to write, or waits in line for memory.
+    fn start(mut self, hands: &Hands, turn: Option<Turn>) {
+        if let Some(over) = self.op.as_ref().and_then(|(_, slot)| slot.is_over()) {
+            return self.end(Err(Error::new(over, "ended while it waited for memory").with_op("save")));
+        }
+        let (line, hands2) = (self.shared.for_memory.clone(), hands.clone());
+        let seen = Some(line.seen());
+        match self.prepare() {
+            Ok(transfer) => self.submit(hands, transfer),
+            Err(Stop::End(end)) => self.end(end),
+            Err(Stop::NoMemory) => {
+                hands.wait(&line, (turn, seen), Lane::Write, move |turn| self.start(&hands2, Some(turn)));
+            }
+        }
+    }
+
     /// Makes the unfinished file and all that goes into it.
-    fn prepare(&mut self) -> Result<Transfer, Result<Saved, Error>> {
-        let Some((op, _)) = &self.op else { return Err(Err(Error::new(ErrorKind::Closed, "already ended"))) };
+    fn prepare(&mut self) -> Result<Transfer, Stop> {
+        let failed = |error: Error| Stop::End(Err(error));
+        let Some((op, _)) = &self.op else { return Err(failed(Error::new(ErrorKind::Closed, "already ended"))) };
         let (shared, len, key) = (Arc::clone(&self.shared), self.len, op.key.clone());
-        let throttled = || Err(Ok(Saved::Shed(ShedReason::Throttled)));
-        let Ok(mut tail) = shared.tails.lease(2 * PAGE as usize) else { return throttled() };
+        let Ok(mut tail) = shared.tails.lease(2 * PAGE as usize) else { return Err(Stop::NoMemory) };
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums(&shared, &op.from));
         let Ok(page) = footer::encode(&facts, &key) else {
-            return Err(
-                Err(Error::new(ErrorKind::Invalid, "the key is too long for a footer").with_key(*key.digest())),
-            );
+            let error = Error::new(ErrorKind::Invalid, "the key is too long for a footer");
+            return Err(failed(error.with_key(*key.digest())));
         };
         let whole = (len - len % PAGE) as usize;
-        let Ok(mut parts) = self.payload(&op.from, whole) else { return throttled() };
+        let Ok(mut parts) = self.payload(&op.from, whole) else { return Err(Stop::NoMemory) };
         let mut pair = last_bytes(&op.from, whole);
         add(&shared.counters.copied_tail_bytes, pair.len() as u64);
         pair.resize(pair.len().next_multiple_of(PAGE as usize), 0);
         pair.extend_from_slice(&page);
         if let Err(e) = tail.write_at(0, &pair) {
-            return Err(Err(Error::new(ErrorKind::Invalid, "page pair too small").with_source(e)));
+            return Err(failed(Error::new(ErrorKind::Invalid, "page pair too small").with_source(e)));
         }
         parts.push(Part::Write { at: whole as u64, from: tail.freeze() });
         match self.file() {
             Ok(file) => Ok(Transfer { file: Arc::new(file.into()), parts, watch: None }),
-            Err(e) if is_full(&e) => Err(Ok(Saved::Shed(ShedReason::Full))),
-            Err(e) => Err(Err(shared.io_error("save", &key, "cannot create a file", e))),
+            Err(e) if is_full(&e) => Err(Stop::End(Ok(Saved::Shed(ShedReason::Full)))),
+            Err(e) => Err(failed(shared.io_error("save", &key, "cannot create a file", e))),
         }
     }
 
@@ -157,7 +188,7 @@ impl<M: Mover> Saving<M> {
             // Publishing renames: not on the mover's thread.
             if let Some(saving) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 let pool = Arc::clone(&hands.pool);
-                pool.push(move || saving.publish(&hands, moved));
+                pool.push(Lane::Write, move || saving.publish(&hands, moved));
             }
         });
         if let Err(refused) = shared.mover.submit(transfer, done)
@@ -190,6 +221,7 @@ impl<M: Mover> Saving<M> {
             return self.end(Err(error));
         }
         drop(transfer);
+        shared.for_memory.call();
         if let Err(end) = self.name_it(&key) {
             return self.end(end);
         }
@@ -294,8 +326,16 @@ fn last_bytes(from: &[View], mut whole: usize) -> Vec<u8> {
     out
 }
 
+/// What is wrong with memory that has to go through bounce memory, where there is not enough of it.
+pub fn not_aligned(bounce_bytes: usize) -> String {
+    let page = PAGE;
+    format!(
+        "memory not aligned to {page} bytes, and more than the {bounce_bytes} bytes of bounce memory; align it or raise bounce_bytes"
+    )
+}
+
 /// Why a save can never succeed here, whatever the state of the tier.
-pub fn refusal(key: &Key, from: &[View], bounce: bool) -> Option<Error> {
+pub fn refusal(key: &Key, from: &[View], bounce_bytes: usize) -> Option<Error> {
     let invalid = |what: String| Some(Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*key.digest()));
     let len: u64 = from.iter().map(|v| v.len() as u64).sum();
     if len == 0 {
@@ -304,8 +344,10 @@ pub fn refusal(key: &Key, from: &[View], bounce: bool) -> Option<Error> {
     if let Some(view) = from.iter().find(|v| v.as_host().is_none()) {
         return invalid(format!("memory at {:?} cannot be read by the CPU; use a tier that can", view.place()));
     }
-    if !bounce && from.iter().any(|v| !(v.addr() as u64).is_multiple_of(PAGE)) {
-        return invalid("memory not aligned to 4096 bytes; align it or allow bounce memory".into());
+    let aligned = |v: &View| (v.addr() as u64).is_multiple_of(PAGE);
+    let pieces_aligned = |v: &View| (v.len() as u64).is_multiple_of(PAGE);
+    if len > bounce_bytes as u64 && !(from.iter().all(aligned) && from.iter().rev().skip(1).all(pieces_aligned)) {
+        return invalid(not_aligned(bounce_bytes));
     }
     let kvtier_key::KeyId::Object(id) = key.id() else { return None };
     match key.namespace().chunk_bytes(id.group) {

@@ -1,6 +1,6 @@
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use kvtier_core::{Caps, Error, Event, Gate, Key, Listener};
@@ -14,6 +14,8 @@ use crate::counters::{Counters, add};
 use crate::history::Journal;
 use crate::home::{FileId, Home, kind_of};
 use crate::ledger::Ledger;
+use crate::line::Line;
+use crate::looks::Looks;
 use crate::name;
 use crate::readers::Readers;
 use crate::tenants::Tenants;
@@ -42,8 +44,15 @@ pub struct Shared<M> {
     pub tails: Arena,
     /// Memory for chunks whose own is not aligned.
     pub bounce: Arena,
+    pub bounce_bytes: usize,
     pub readers: Arc<Readers>,
-    pub room_freed: Condvar,
+    /// Saves that wait for room below the cap.
+    pub for_room: Line,
+    /// Ops that wait for `tails` or `bounce`.
+    pub for_memory: Line,
+    pub looks: Looks,
+    /// The ledger was full although the index was not, since somebody looked last.
+    pub refused: AtomicBool,
     pub index: Mutex<Index>,
     names: [Mutex<()>; NAMES],
     lengths: RwLock<Vec<u64>>,
@@ -78,8 +87,12 @@ impl<M: Mover> Shared<M> {
             counters: Counters::default(),
             tails,
             bounce,
+            bounce_bytes: config.bounce_bytes,
             readers: Arc::default(),
-            room_freed: Condvar::new(),
+            for_room: Line::default(),
+            for_memory: Line::default(),
+            looks: Looks::default(),
+            refused: AtomicBool::new(false),
             index: Mutex::new(index),
             names: [const { Mutex::new(()) }; NAMES],
             lengths: RwLock::default(),
@@ -190,7 +203,7 @@ impl<M: Mover> Shared<M> {
         }
         let gone = index.forget(digest);
         drop(index);
-        self.room_freed.notify_all();
+        self.for_room.call();
         if let Some(entry) = gone {
             self.journal.note([Record::Remove(*digest)]);
             self.tell(&[Event::Gone { key: *digest, len: entry.chunk.len }]);

@@ -1,0 +1,113 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::sync::{Mutex, lock};
+use crate::timekeeper::Expire;
+use crate::{Completer, Error, ErrorKind, Ticket, ticket};
+
+/// The duty to answer one lookup or remove: by whoever has it, or `Timeout` when its [expiry](Answer::expiry) comes first. Dropped
+/// without an answer, it says `Closed`.
+pub struct Answer<T: Send + 'static>(Arc<Inner<T>>);
+
+struct Inner<T> {
+    op: &'static str,
+    deadline: Instant,
+    completer: Mutex<Option<Completer<Result<T, Error>>>>,
+}
+
+impl<T: Send + 'static> Answer<T> {
+    /// The duty and the ticket for it; `op` is named in the error.
+    pub fn new(op: &'static str, deadline: Instant) -> (Self, Ticket<Result<T, Error>>) {
+        let (completer, ticket) = ticket();
+        (Answer(Arc::new(Inner { op, deadline, completer: Mutex::new(Some(completer)) })), ticket)
+    }
+
+    /// What to register with a [`Timekeeper`](crate::Timekeeper) so that the deadline is kept.
+    pub fn expiry(&self) -> Arc<dyn Expire> {
+        self.0.clone()
+    }
+
+    /// Whether nobody waits any more: the deadline passed, or the ticket was canceled.
+    pub fn is_over(&self) -> bool {
+        Instant::now() >= self.0.deadline || lock(&self.0.completer).as_ref().is_none_or(Completer::is_canceled)
+    }
+
+    /// Gives the answer. `false` if the deadline came first, and nobody heard it.
+    pub fn complete(self, answer: Result<T, Error>) -> bool {
+        self.0.complete(answer)
+    }
+
+    /// Ends an op that [is over](Answer::is_over).
+    pub fn give_up(self) {
+        let late = Instant::now() >= self.0.deadline;
+        let (kind, what) = if late { (ErrorKind::Timeout, LATE) } else { (ErrorKind::Canceled, "canceled") };
+        self.0.complete(Err(Error::new(kind, what).with_op(self.0.op)));
+    }
+}
+
+const LATE: &str = "the deadline passed";
+
+impl<T> Inner<T> {
+    fn complete(&self, answer: Result<T, Error>) -> bool {
+        let completer = lock(&self.completer).take();
+        let heard = completer.is_some();
+        if let Some(completer) = completer {
+            completer.complete(answer);
+        }
+        heard
+    }
+}
+
+impl<T: Send> Expire for Inner<T> {
+    fn expire(&self, now: Instant) -> Option<Instant> {
+        if now < self.deadline {
+            return Some(self.deadline);
+        }
+        self.complete(Err(Error::new(ErrorKind::Timeout, LATE).with_op(self.op)));
+        None
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Answer({})", self.0.op)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Timekeeper;
+
+    fn kind(ticket: Ticket<Result<u8, Error>>) -> Result<u8, ErrorKind> {
+        ticket.wait().map_err(|e| e.kind())
+    }
+
+    #[test]
+    fn it_is_answered_once_at_the_latest_by_its_deadline() {
+        let clock = Timekeeper::start("test").unwrap();
+        let soon = Instant::now() + Duration::from_millis(20);
+        let (answer, ticket) = Answer::new("lookup", soon);
+        clock.at(soon, &answer.expiry());
+        assert!(!answer.is_over());
+        assert_eq!(kind(ticket), Err(ErrorKind::Timeout), "though nobody answers");
+        assert!(answer.is_over());
+        assert!(!answer.complete(Ok(1)), "too late");
+
+        let later = Instant::now() + Duration::from_secs(60);
+        let (answer, ticket) = Answer::new("lookup", later);
+        assert!(answer.complete(Ok(2)));
+        assert_eq!(kind(ticket), Ok(2));
+        let (answer, ticket) = Answer::new("lookup", later);
+        drop(answer);
+        assert_eq!(kind(ticket), Err(ErrorKind::Closed));
+        let (answer, ticket) = Answer::new("lookup", later);
+        ticket.cancel();
+        assert!(answer.is_over());
+        answer.give_up();
+        assert_eq!(kind(ticket), Err(ErrorKind::Canceled));
+    }
+}

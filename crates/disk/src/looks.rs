@@ -1,0 +1,28 @@
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// The least time between two looks at the whole directory.
+const APART_MIN: Duration = Duration::from_secs(1);
+/// Of the time, looks may take one part in so many.
+const SHARE: u32 = 20;
+
+/// Looks at the whole directory, which are dear: each reads every name.
+#[derive(Debug, Default)]
+pub struct Looks {
+    next: Mutex<Option<Instant>>,
+}
+
+impl Looks {
+    /// Looks, unless somebody looks now or did a moment ago. Answers whether it did.
+    pub fn now_and_then(&self, look: impl FnOnce()) -> bool {
+        let Ok(mut next) = self.next.try_lock() else { return false };
+        let began = Instant::now();
+        if next.is_some_and(|next| began < next) {
+            return false;
+        }
+        look();
+        let ended = Instant::now();
+        *next = Some(ended + APART_MIN.max((ended - began) * SHARE));
+        true
+    }
+}

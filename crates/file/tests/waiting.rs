@@ -1,0 +1,116 @@
+//! Saves that wait for room and ops that wait for the tier's own memory keep no thread: whoever asks beside them is answered in time.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvtier_core::mem::{Arena, ArenaConfig};
+use kvtier_core::{Ctx, ErrorKind, Hold, Load, Loaded, Mode, Presence, Save, Saved};
+use kvtier_file::{FileConfig, FileTier};
+use kvtier_testkit::conformance::Fixture;
+
+const LEN: usize = 64 << 10;
+const CAP: u64 = 100 * (LEN as u64 + 4096);
+/// Of the ledger file: its total comes after the magic.
+const TOTAL_AT: u64 = 8;
+
+fn set_ledger(dir: &Path, total: u64) {
+    let file = fs::OpenOptions::new().write(true).open(dir.join(".kvtier/ledger")).unwrap();
+    file.write_all_at(&total.to_le_bytes(), TOTAL_AT).unwrap();
+}
+
+#[test]
+fn beside_saves_that_wait_for_room_others_are_answered_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), CAP)).unwrap());
+    // As if another process were writing as much as there is room for: nothing of ours could be evicted for it.
+    set_ledger(dir.path(), CAP);
+    let began = Instant::now();
+    let saves = f.tier.save(&f.ctx(), (0..64).map(|n| f.save_op(&f.key(n), LEN)).collect());
+    std::thread::sleep(Duration::from_millis(100));
+    let soon = Ctx::within(Duration::from_millis(500));
+    let keys: Arc<[_]> = (100..116).map(|n| f.key(n)).collect();
+    let found = f.tier.lookup(&soon, Arc::clone(&keys), Mode::Each, Hold::None).wait().unwrap();
+    assert!(found.found.iter().all(|p| *p == Presence::Miss));
+    assert_eq!(f.tier.remove(&soon, keys).wait().unwrap().absent, 16);
+    assert_eq!(f.load(&f.key(100), LEN), Loaded::Miss(kvtier_core::MissReason::Absent));
+    assert!(!saves.is_done() && began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    // The room was there all the time: after a second of patience the ledger is found wrong.
+    assert!(saves.wait().iter().all(|done| *done.result.as_ref().unwrap() == Saved::Stored));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[test]
+fn saves_that_wait_for_room_end_at_their_deadline_and_get_what_is_freed() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), CAP)).unwrap());
+    set_ledger(dir.path(), CAP);
+    let soon = Ctx::within(Duration::from_millis(50));
+    let began = Instant::now();
+    let late = f.tier.save(&soon, vec![f.save_op(&f.key(1), LEN)]).wait();
+    assert_eq!(late[0].result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    let save = f.tier.save(&f.ctx(), vec![f.save_op(&f.key(2), LEN)]);
+    std::thread::sleep(Duration::from_millis(100));
+    set_ledger(dir.path(), 0);
+    let freed = Instant::now();
+    assert_eq!(*save.wait()[0].result.as_ref().unwrap(), Saved::Stored);
+    assert!(freed.elapsed() < Duration::from_millis(500), "{:?}", freed.elapsed());
+}
+
+#[test]
+fn a_tier_that_ends_answers_saves_that_wait_for_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), CAP)).unwrap());
+    set_ledger(dir.path(), CAP);
+    let saves = f.tier.save(&f.ctx(), (0..8).map(|n| f.save_op(&f.key(n), LEN)).collect());
+    std::thread::sleep(Duration::from_millis(50));
+    drop(f);
+    assert!(saves.wait().iter().all(|done| done.result.as_ref().unwrap_err().kind() == ErrorKind::Closed));
+}
+
+#[test]
+fn ops_wait_for_bounce_memory_and_get_it_in_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = FileConfig::new(dir.path(), CAP).with_bounce(2 * LEN);
+    let f = Fixture::new(FileTier::open(config).unwrap());
+    let arena = Arena::new(ArenaConfig::heap(64 * (LEN + 4096))).unwrap();
+    let odd = |bytes: Option<Vec<u8>>| {
+        let mut lease = arena.lease(LEN + 1).unwrap().split_at(1).1;
+        if let Some(bytes) = bytes {
+            lease.write_at(0, &bytes).unwrap();
+        }
+        lease
+    };
+    let saves = (0..32).map(|n| Save { key: f.key(n), from: vec![odd(Some(vec![n as u8; LEN])).freeze()] }).collect();
+    let saved = f.tier.save(&f.ctx(), saves).wait();
+    assert!(saved.iter().all(|done| *done.result.as_ref().unwrap() == Saved::Stored));
+    drop(saved);
+    let loads = (0..32).map(|n| Load { key: f.key(n), into: vec![odd(None)] }).collect();
+    for (n, done) in f.tier.load(&f.ctx(), loads).wait().into_iter().enumerate() {
+        assert_eq!(done.result.unwrap(), Loaded::Hit { len: LEN as u64 });
+        assert!(done.op.into[0].as_host().unwrap().iter().all(|byte| *byte == n as u8));
+    }
+}
+
+#[test]
+fn what_no_bounce_memory_could_hold_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), CAP).with_bounce(LEN)).unwrap());
+    let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
+    let key = f.key(1);
+    let mut odd = arena.lease(2 * LEN + 1).unwrap().split_at(1).1;
+    odd.write_at(0, &vec![1; 2 * LEN]).unwrap();
+    let saved = f.tier.save(&f.ctx(), vec![Save { key: key.clone(), from: vec![odd.freeze()] }]).wait();
+    let error = saved[0].result.as_ref().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("bounce"), "{error}");
+    drop(saved);
+    assert_eq!(f.save(&key, 2 * LEN), Saved::Stored);
+    let odd = arena.lease(2 * LEN + 1).unwrap().split_at(1).1;
+    let loaded = f.tier.load(&f.ctx(), vec![Load { key, into: vec![odd] }]).wait();
+    assert_eq!(loaded[0].result.as_ref().unwrap_err().kind(), ErrorKind::Invalid);
+}
