@@ -155,18 +155,18 @@ impl fmt::Debug for Turn {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
     use super::*;
 
     /// Waits in `line` and says its number and its turn when it is called.
-    fn join(line: &Line, tell: &Sender<(u8, Turn)>, n: u8, turn: Option<Turn>, seen: Option<u64>) -> bool {
+    fn join(line: &Line, tell: &SyncSender<(u8, Turn)>, n: u8, turn: Option<Turn>, seen: Option<u64>) -> bool {
         let tell = tell.clone();
         line.wait(Box::new(move |turn| drop(tell.send((n, turn)))), turn, seen)
     }
 
-    fn line() -> (Line, Sender<(u8, Turn)>, Receiver<(u8, Turn)>) {
-        let (tell, hear) = channel();
+    fn line() -> (Line, SyncSender<(u8, Turn)>, Receiver<(u8, Turn)>) {
+        let (tell, hear) = sync_channel(8);
         (Line::default(), tell, hear)
     }
 

@@ -122,19 +122,19 @@ impl fmt::Debug for Pool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::sync_channel;
 
     use super::*;
 
     #[test]
     fn reads_go_first_and_starve_no_write() {
         let pool = Pool::start("test", 1).unwrap();
-        let (tell, hear) = channel();
-        let (go, wait) = channel::<()>();
-        let (began, begun) = channel();
+        let (tell, hear) = sync_channel(100);
+        let (go, wait) = sync_channel::<()>(1);
+        let (began, begun) = sync_channel(100);
         pool.push(Lane::Write, move || {
             began.send(()).unwrap();
-            drop(wait.recv());
+            let _ = wait.recv();
         });
         begun.recv().unwrap();
         let push = |lane, n: u32| {

@@ -3,6 +3,8 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+
 use crate::backing::{self, Mapped};
 use crate::{Descriptor, Error, ErrorKind, Lease, Place, Region, RegionId};
 
@@ -19,12 +21,24 @@ struct Inner {
 
 impl Attached {
     /// Maps an arena's memory by the descriptor that its process passed on: inherited, or [received](Attached::receive) over a Unix socket.
+    /// `Invalid` when its size is not sealed, as that of every [memfd](crate::ArenaConfig::memfd) arena is: memory that somebody makes
+    /// shorter while it is mapped kills whoever touches it.
     pub fn new(fd: OwnedFd) -> Result<Self, Error> {
-        Self::of_file(fd.into())
+        let file = File::from(fd);
+        // An error for what can have no seals: no file in memory.
+        let seals = fcntl(&file, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_truncate);
+        if !seals.contains(SealFlag::F_SEAL_SHRINK) {
+            let what = "the size of this memory is not sealed; pass on a memfd arena, or open a named one by its name";
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        Self::of_file(file)
     }
 
     /// Maps memory by its name in `/dev/shm`: a [named](crate::ArenaConfig::named) arena, or another program's segment.
-    pub fn open(name: &str) -> Result<Self, Error> {
+    ///
+    /// # Safety
+    /// Nobody makes the segment shorter while it is mapped here: touching what is gone ends the process (SIGBUS).
+    pub unsafe fn open(name: &str) -> Result<Self, Error> {
         Self::of_file(backing::open(name)?)
     }
 
@@ -57,18 +71,25 @@ impl Attached {
     }
 
     /// Copies the first bytes of what the descriptor says out to `to`.
-    pub fn read(&self, from: Descriptor, to: &mut [u8]) -> Result<(), Error> {
+    ///
+    /// # Safety
+    /// Nobody in any process writes these bytes meanwhile: the maker lent them to us, or shows them in a view it keeps.
+    pub unsafe fn read(&self, from: Descriptor, to: &mut [u8]) -> Result<(), Error> {
         let at = self.range(from, to.len())?;
-        // SAFETY: inside our mapping, whose size is sealed or held by its maker; `to` is ours and elsewhere. The other process may write at
-        // the same time if it breaks the protocol: then the copy has any bytes, which checksums find.
+        // SAFETY: inside our mapping, whose size is sealed, or kept by the promise made to `open`; `to` is ours and elsewhere; nobody writes, by
+        // the caller's promise.
         unsafe { at.copy_to_nonoverlapping(NonNull::from(&mut *to).cast(), to.len()) };
         Ok(())
     }
 
     /// Copies `from` to the first bytes of what the descriptor says.
-    pub fn write(&self, to: Descriptor, from: &[u8]) -> Result<(), Error> {
+    ///
+    /// # Safety
+    /// The maker holds a [`Lent`](crate::Lent) of exactly this descriptor, or of a range around it, and nobody else in any process uses
+    /// these bytes meanwhile: views here and there are of bytes that never change.
+    pub unsafe fn write(&self, to: Descriptor, from: &[u8]) -> Result<(), Error> {
         let at = self.range(to, from.len())?;
-        // SAFETY: as for `read`; the other process holds a `Lent`, so nothing there refers to these bytes.
+        // SAFETY: inside our mapping, as for `read`; nobody else uses these bytes, by the caller's promise.
         unsafe { at.copy_from_nonoverlapping(NonNull::from(from).cast(), from.len()) };
         Ok(())
     }

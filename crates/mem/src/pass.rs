@@ -17,10 +17,10 @@ const FDS_MAX: usize = 253;
 
 impl Arena {
     /// Passes a shared arena on to the process at the other end, which [receives](Attached::receive) it. Waits while the socket is full, as
-    /// long as its own timeout says. `Unsupported` unless it is shared memory. See [`Arena::fd`] for what this trusts the other with.
+    /// long as its own timeout says. `Unsupported` unless it is a memfd arena: a named one is opened by its name. See [`Arena::fd`] for what this trusts the other with.
     pub fn send(&self, to: &UnixStream) -> Result<(), Error> {
-        let Some(fd) = self.fd() else {
-            let what = "this arena's memory is not shared; make it with ArenaConfig::memfd or named";
+        let Some(fd) = self.fd().filter(|_| self.name().is_none()) else {
+            let what = "only memory whose size is sealed can be passed on; make the arena with ArenaConfig::memfd";
             return Err(Error::new(ErrorKind::Unsupported, what));
         };
         let (fds, greeting) = ([fd.as_raw_fd()], [IoSlice::new(&GREETING)]);

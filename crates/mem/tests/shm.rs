@@ -55,9 +55,11 @@ fn the_other_process() {
             let shared = Attached::new(file.into()).unwrap();
             let descriptor = Descriptor { offset: next().parse().unwrap(), len: LEN as u64 };
             let mut bytes = vec![0; LEN];
-            shared.read(descriptor, &mut bytes).unwrap();
+            // SAFETY: the maker lent exactly this to us alone.
+            unsafe { shared.read(descriptor, &mut bytes) }.unwrap();
             assert!(bytes == pattern(1));
-            shared.write(descriptor, &pattern(2)).unwrap();
+            // SAFETY: the same.
+            unsafe { shared.write(descriptor, &pattern(2)) }.unwrap();
             println!("say done");
             std::thread::sleep(std::time::Duration::from_secs(60));
         }
@@ -97,7 +99,8 @@ fn an_arena_passed_over_a_socket_outlives_its_maker() {
 
     assert_eq!((shared.len(), lent.len, shown.len), (4 << 20, LEN as u64, LEN as u64 - 1));
     let mut bytes = vec![0; LEN - 1];
-    shared.read(shown, &mut bytes).unwrap();
+    // SAFETY: the maker is dead.
+    unsafe { shared.read(shown, &mut bytes) }.unwrap();
     assert!(bytes == pattern(4)[1..]);
     // SAFETY: the maker lent exactly this to us alone, and is dead.
     let mut lease = unsafe { shared.lease(lent) }.unwrap();
@@ -131,17 +134,21 @@ fn a_named_arena_is_opened_by_its_name_and_never_seen_half_made() {
     let name = arena.name().unwrap();
     let meta = std::fs::metadata(std::path::Path::new("/dev/shm").join(&name)).unwrap();
     assert_eq!((meta.len(), meta.blocks() * 512, meta.mode() & 0o777), (8192, 8192, 0o600), "all of it is reserved");
-    let shared = Attached::open(&name).unwrap();
+    // SAFETY: `arena` lives, and nobody else knows the name.
+    let shared = unsafe { Attached::open(&name) }.unwrap();
     let mut lease = arena.lease(5).unwrap();
     lease.write_at(0, b"hello").unwrap();
     let lent = arena.lend(lease).unwrap();
     let mut word = [0; 5];
-    shared.read(lent.descriptor(), &mut word).unwrap();
+    // SAFETY: it is lent to us, here and below.
+    unsafe { shared.read(lent.descriptor(), &mut word) }.unwrap();
     assert_eq!(&word, b"hello");
-    shared.write(lent.descriptor(), b"world").unwrap();
+    // SAFETY: as above.
+    unsafe { shared.write(lent.descriptor(), b"world") }.unwrap();
     assert_eq!(lent.reclaim(5).as_host().unwrap(), b"world");
     for (name, kind) in [("", ErrorKind::Invalid), ("../x", ErrorKind::Invalid), ("kvtier-none", ErrorKind::Io)] {
-        assert_eq!(Attached::open(name).unwrap_err().kind(), kind);
+        // SAFETY: there is no such segment.
+        assert_eq!(unsafe { Attached::open(name) }.unwrap_err().kind(), kind);
     }
 }
 
@@ -254,13 +261,22 @@ fn descriptors_that_reach_outside_are_refused() {
     let mut byte = [0];
     let cases = [(0, 8193), (8192, 1), (u64::MAX, 1), (1, u64::MAX), (0, 0)];
     for (offset, len) in cases {
-        assert_eq!(shared.read(Descriptor { offset, len }, &mut byte).unwrap_err().kind(), ErrorKind::Invalid);
+        // SAFETY: nobody writes to this arena.
+        let read = unsafe { shared.read(Descriptor { offset, len }, &mut byte) };
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::Invalid);
     }
-    shared.read(Descriptor { offset: 8191, len: 1 }, &mut byte).unwrap();
+    // SAFETY: the same.
+    unsafe { shared.read(Descriptor { offset: 8191, len: 1 }, &mut byte) }.unwrap();
     assert!(arena.lend(Vec::<u8>::new().into()).is_err(), "not of this arena");
     let mut file = std::fs::File::from(arena.fd().unwrap().try_clone_to_owned().unwrap());
     assert!(file.set_len(4096).is_err(), "its size is sealed");
     file.write_all(b"x").unwrap();
     let none = std::fs::File::open("/dev/null").unwrap().into();
     assert!(Attached::new(none).is_err());
+    // What somebody could cut short under us.
+    let named = Arena::new(ArenaConfig::named("kvtier-test-unsealed", 8192)).unwrap();
+    let fd = named.fd().unwrap().try_clone_to_owned().unwrap();
+    assert_eq!(Attached::new(fd).unwrap_err().kind(), ErrorKind::Invalid);
+    let (there, _here) = UnixStream::pair().unwrap();
+    assert_eq!(named.send(&there).unwrap_err().kind(), ErrorKind::Unsupported);
 }
