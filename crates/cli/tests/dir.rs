@@ -86,7 +86,9 @@ fn every_damage_is_found_and_set_aside() {
     assert!(kvtier(&["verify", &path]).status.success());
     assert_eq!(json(&["stat", &path, "--json"])["quarantine"].as_array().unwrap().len(), 5);
     let stat = json(&["stat", &path, "--json"]);
-    assert_eq!(stat["bytes"], stat["ledger_bytes"]);
+    let aside = stat["quarantine_bytes"].as_u64().unwrap();
+    assert!(aside > 0 && text(&kvtier(&["stat", &path])).contains("quarantine   5 files that failed a check, "));
+    assert_eq!(stat["bytes"].as_u64().unwrap() + aside, stat["ledger_bytes"].as_u64().unwrap());
 }
 
 #[test]

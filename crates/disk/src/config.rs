@@ -24,6 +24,8 @@ pub struct DiskConfig {
     pub path: PathBuf,
     /// The cap in bytes of files, padding and footers included.
     pub capacity_bytes: u64,
+    /// Whether a directory that holds more than the cap, and whose noted cap is larger, may be opened all the same: chunks are deleted.
+    pub shrink: bool,
     /// The tier's name in errors and reports.
     pub name: String,
     /// The most ops in flight.
@@ -49,6 +51,7 @@ impl DiskConfig {
         DiskConfig {
             path: path.into(),
             capacity_bytes,
+            shrink: false,
             name: "file".into(),
             ops_max: 256,
             inflight_bytes_max: 1 << 30,

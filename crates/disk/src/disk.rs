@@ -1,3 +1,4 @@
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{
@@ -44,7 +45,7 @@ impl<M: Mover> Disk<M> {
         let index_config = IndexConfig::new(config.capacity_bytes).with_high_mark(1.0);
         let index = Index::new(index_config, PolicyKind::Lru.build());
         let mut index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
-        let (books, reader) = open_books(home, &mut index)?;
+        let (books, reader) = open_books(home, &config, &mut index)?;
         let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
         let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         caps.align = PAGE as usize;
@@ -98,25 +99,27 @@ impl<M: Mover> Disk<M> {
 }
 
 /// Takes what the directory lists and its journals tell into the index, and opens all that is kept there besides chunks.
-fn open_books(home: Home, index: &mut Index) -> Result<(Books, Reader), Error> {
+fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Books, Reader), Error> {
     let what = format!("cannot read {}; check its permissions and free space", home.root().display());
-    let failed = move |e: std::io::Error| Error::new(crate::kind_of(&e), what).with_source(e);
+    let failed = move |e: std::io::Error| Error::new(crate::kind_of(&e), what.clone()).with_source(e);
     let own = home.own();
+    let twins_bytes = list_into(&home, index).map_err(&failed)?;
+    home.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?;
     let mut open = || {
-        let twins_bytes = list_into(&home, index)?;
+        let aside_bytes = home::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let reader = history::restore(&own, index)?;
         let ledger = Ledger::open(&own, home::is_local(home.root())?)?;
         // Nobody else is at work: what is listed is what there is. Otherwise the others keep the total, but for those who died.
         let alone = home::living(&own.join("tmp"))?.len() == 1;
         let used = index.usage().used;
         ledger.give(home.buried_bytes + twins_bytes)?;
-        ledger.recount(alone, || Ok(used))?;
+        ledger.recount(alone, || Ok(used + aside_bytes))?;
         ledger.fold()?;
-        Ok((ledger, Tenants::open(&own)?, reader))
+        Ok((ledger, Tenants::open(&own)?, reader, aside_bytes))
     };
-    let (ledger, tenants, reader) = open().map_err(failed)?;
+    let (ledger, tenants, reader, aside_bytes) = open().map_err(failed)?;
     let journal = Journal::new(&own, home.corner().name());
-    Ok((Books { home, ledger, journal, tenants }, reader))
+    Ok((Books { home, ledger, journal, tenants, aside_bytes }, reader))
 }
 
 /// Enters all chunks that lie there; of one that lies there with two lengths, the newer. Answers the bytes of the files that went for it.
@@ -245,7 +248,7 @@ impl<M: Mover> Observe for Disk<M> {
         let index = self.shared.index();
         let all = index.usage();
         let mut usage = Usage::default();
-        usage.used_bytes = Some(all.used);
+        usage.used_bytes = Some(all.used + self.shared.aside_bytes.load(Ordering::Relaxed));
         usage.capacity_bytes = Some(all.capacity);
         usage.chunks = all.entries as u64;
         usage.tenants = index

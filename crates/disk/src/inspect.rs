@@ -1,26 +1,29 @@
 //! A directory looked at from outside, while no tier is open or beside those that are: nothing is registered, and nothing is changed but by
-//! [`Directory::remove`].
+//! [`Directory::remove`] and [`Directory::set_aside`].
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use kvtier_core::Error;
 use kvtier_key::{Digest, Facts, PieceSums};
 
-use crate::home::{kind_of, living};
+use crate::home::{FileId, Manifest, kind_of, living, quarantine};
 use crate::ledger::Ledger;
 use crate::name::{self, PAGE, file_len};
 use crate::{footer, home};
 
 /// How much of a file is read at a time.
 const PIECE: usize = 1 << 20;
+/// How often a file that changes while it is read is read again.
+const LOOKS_MAX: usize = 8;
 
 /// A kvtier directory.
 #[derive(Clone, Debug)]
 pub struct Directory {
     root: PathBuf,
+    capacity_bytes: Option<u64>,
+    quarantine_bytes_max: u64,
 }
 
 /// A chunk by its name.
@@ -63,6 +66,10 @@ pub struct Summary {
     pub strangers: Vec<(PathBuf, u64)>,
     /// Files that failed a check: name and length.
     pub quarantine: Vec<(String, u64)>,
+    /// Bytes of these files.
+    pub quarantine_bytes: u64,
+    /// The cap that was noted by who opened the directory last; `None` where none was.
+    pub capacity_bytes: Option<u64>,
     /// Unfinished files.
     pub unfinished: u64,
     /// Processes that have the directory open, as host.pid.start.n.
@@ -77,9 +84,9 @@ impl Directory {
     /// Opens the directory to look. `Invalid` for one that is not kvtier's.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
         let root = root.into();
-        let manifest = root.join(".kvtier/manifest");
-        home::check_manifest(&root, &manifest)?;
-        Ok(Directory { root })
+        let capacity_bytes = Manifest::read(&root)?.capacity_bytes;
+        let quarantine_bytes_max = quarantine::bytes_max(capacity_bytes.unwrap_or(u64::MAX));
+        Ok(Directory { root, capacity_bytes, quarantine_bytes_max })
     }
 
     /// The chunks by name, in no order; nothing is opened.
@@ -95,32 +102,39 @@ impl Directory {
         if file.metadata()?.len() != file_len(chunk.len) {
             return Ok(Err(Damage::Length));
         }
-        let mut page = [0; PAGE as usize];
-        std::os::unix::fs::FileExt::read_exact_at(&file, &mut page, file_len(chunk.len) - PAGE)?;
-        Ok(footer::decode(&page).map(|(facts, key)| (facts, key.to_vec())).map_err(|_| Damage::Footer))
+        read_footer(&file, chunk)
     }
 
-    /// Reads a chunk's file whole and checks all that a load checks, but for the key, which a load knows and we do not.
+    /// Reads a chunk's file whole and checks all that a load checks, but for the key, which a load knows and we do not. Damaged is what shows
+    /// the same damage twice: a tier that has the directory open may take the file away or write over it while we read. `NotFound` when it
+    /// did.
     pub fn verify(&self, chunk: &Named) -> io::Result<Result<(), Damage>> {
-        let facts = match self.footer(chunk)? {
-            Ok((facts, _)) => facts,
-            Err(damage) => return Ok(Err(damage)),
-        };
-        if facts.key != chunk.digest || facts.raw_len != chunk.len {
-            return Ok(Err(Damage::Swapped));
+        self.examine(chunk).map(|(_, found)| found)
+    }
+
+    fn examine(&self, chunk: &Named) -> io::Result<(FileId, Result<(), Damage>)> {
+        let mut before = None;
+        for _ in 0..LOOKS_MAX {
+            let (file, found) = self.read_whole(chunk)?;
+            let still = FileId::of(&fs::symlink_metadata(self.path(chunk))?) == file;
+            if found.is_ok() || (still && before == Some((file, found))) {
+                return Ok((file, found));
+            }
+            before = Some((file, found));
         }
-        let (mut file, mut sums, mut at) = (File::open(self.path(chunk))?, PieceSums::new(chunk.len), 0);
-        let mut piece = vec![0; PIECE];
-        while at < chunk.len {
-            let n = (chunk.len - at).min(PIECE as u64) as usize;
-            file.read_exact(&mut piece[..n])?;
-            sums.piece(at, &piece[..n]);
-            at += n as u64;
+        Err(io::Error::new(Io::NotFound, "another file again and again"))
+    }
+
+    /// The file that has the chunk's name now, and what is wrong with it.
+    fn read_whole(&self, chunk: &Named) -> io::Result<(FileId, Result<(), Damage>)> {
+        let mut file = File::open(self.path(chunk))?;
+        let meta = file.metadata()?;
+        let found =
+            if meta.len() == file_len(chunk.len) { read_and_check(&mut file, chunk) } else { Ok(Err(Damage::Length)) };
+        match found {
+            Err(e) if e.kind() == Io::UnexpectedEof => Ok((FileId::of(&meta), Err(Damage::Length))),
+            found => found.map(|found| (FileId::of(&meta), found)),
         }
-        let padding = (file_len(chunk.len) - PAGE - chunk.len) as usize;
-        file.read_exact(&mut piece[..padding])?;
-        let right = sums.finish().is_some_and(|found| found == facts.sums) && piece[..padding].iter().all(|b| *b == 0);
-        Ok(if right { Ok(()) } else { Err(Damage::Bytes) })
     }
 
     /// Deletes a chunk's file; `false` when there was none. Tiers that have the directory open find out at their next load.
@@ -133,11 +147,35 @@ impl Directory {
         Ok(true)
     }
 
-    /// Moves a damaged chunk's file into quarantine, as a load that meets it does.
-    pub fn set_aside(&self, chunk: &Named) -> io::Result<()> {
-        let name = self.path(chunk);
-        fs::rename(&name, self.own().join("quarantine").join(name.file_name().unwrap_or_default()))?;
-        Ledger::open(&self.own(), true)?.give(file_len(chunk.len))
+    /// Moves a damaged chunk's file into quarantine, as a load that meets it does: where it has no place there, it goes. `false` when there
+    /// is none, or it is damaged no more.
+    pub fn set_aside(&self, chunk: &Named) -> io::Result<bool> {
+        let (path, own) = (self.path(chunk), self.own());
+        let seen = match self.examine(chunk) {
+            Ok((seen, Err(_))) => seen,
+            Ok((_, Ok(()))) => return Ok(false),
+            Err(e) if e.kind() == Io::NotFound => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        let corner = home::visit(&own)?;
+        let taken = corner.path().join(path.file_name().unwrap_or_default());
+        match fs::rename(&path, &taken) {
+            Err(e) if e.kind() == Io::NotFound => return Ok(false),
+            other => other?,
+        }
+        let ledger = Ledger::open(&own, true)?;
+        let counted = file_len(chunk.len).cast_signed();
+        if FileId::of(&fs::symlink_metadata(&taken)?) != seen {
+            // A tier wrote the chunk anew between our look and our hand: back with it, or, where there is a newer one, away.
+            if !quarantine::move_to_free(&taken, &path) {
+                fs::remove_file(&taken)?;
+                ledger.shift(-counted)?;
+            }
+            return Ok(false);
+        }
+        let kept = quarantine::keep(&own, &taken, self.quarantine_bytes_max)?;
+        ledger.shift(kept.cast_signed() - counted)?;
+        Ok(true)
     }
 
     /// Counts everything.
@@ -160,10 +198,11 @@ impl Directory {
             sum.unfinished += drafts.filter(|file| file.file_name() != "alive").count() as u64;
             if alive.contains(&name) { sum.living.push(name) } else { sum.dead.push(name) }
         }
-        for file in fs::read_dir(self.own().join("quarantine"))? {
-            let file = file?;
-            sum.quarantine.push((file.file_name().to_string_lossy().into_owned(), file.metadata()?.size()));
+        for kept in quarantine::list(&self.own())? {
+            sum.quarantine_bytes += kept.bytes;
+            sum.quarantine.push((kept.path.file_name().unwrap_or_default().to_string_lossy().into_owned(), kept.bytes));
         }
+        sum.capacity_bytes = self.capacity_bytes;
         sum.ledger_bytes = Ledger::peek(&self.own())?;
         sum.snapshot = self.own().join("snapshot").exists();
         Ok(sum)
@@ -195,6 +234,37 @@ impl Directory {
     fn own(&self) -> PathBuf {
         self.root.join(".kvtier")
     }
+}
+
+type Footer = (Facts, Vec<u8>);
+
+fn read_footer(file: &File, chunk: &Named) -> io::Result<Result<Footer, Damage>> {
+    let mut page = [0; PAGE as usize];
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut page, file_len(chunk.len) - PAGE)?;
+    Ok(footer::decode(&page).map(|(facts, key)| (facts, key.to_vec())).map_err(|_| Damage::Footer))
+}
+
+/// Checks a file that has the right length.
+fn read_and_check(file: &mut File, chunk: &Named) -> io::Result<Result<(), Damage>> {
+    let facts = match read_footer(file, chunk)? {
+        Ok((facts, _)) => facts,
+        Err(damage) => return Ok(Err(damage)),
+    };
+    if facts.key != chunk.digest || facts.raw_len != chunk.len {
+        return Ok(Err(Damage::Swapped));
+    }
+    let (mut sums, mut at) = (PieceSums::new(chunk.len), 0);
+    let mut piece = vec![0; PIECE];
+    while at < chunk.len {
+        let n = (chunk.len - at).min(PIECE as u64) as usize;
+        file.read_exact(&mut piece[..n])?;
+        sums.piece(at, &piece[..n]);
+        at += n as u64;
+    }
+    let padding = (file_len(chunk.len) - PAGE - chunk.len) as usize;
+    file.read_exact(&mut piece[..padding])?;
+    let right = sums.finish().is_some_and(|found| found == facts.sums) && piece[..padding].iter().all(|b| *b == 0);
+    Ok(if right { Ok(()) } else { Err(Damage::Bytes) })
 }
 
 /// What a file system can do for a directory tier.

@@ -147,7 +147,7 @@ impl<M: Mover> Chores<M> {
     /// Old quarantine goes; a medium that others fill gets some of our room before it is full.
     fn look_after(&mut self) -> io::Result<()> {
         let shared = &self.shared;
-        shared.home.trim_quarantine()?;
+        shared.trim_aside();
         if shared.refused.swap(false, Ordering::Relaxed) {
             shared.looks.now_and_then(|| {
                 shared.heal_ledger();
@@ -157,6 +157,7 @@ impl<M: Mover> Chores<M> {
         let short = self.free_min_bytes.saturating_sub(free);
         if short > 0 {
             add(&shared.counters.medium_full, 1);
+            let short = short.saturating_sub(shared.clear_aside(short));
             let victims = shared.index().squeeze(shared.now_ms(), short);
             shared.evict(victims);
         }

@@ -47,10 +47,15 @@ impl Ledger {
 
     /// Counts `bytes` less.
     pub fn give(&self, bytes: u64) -> io::Result<()> {
+        self.shift(-bytes.cast_signed())
+    }
+
+    /// Counts more or less, whatever the cap: what is counted lies there already.
+    pub fn shift(&self, bytes: i64) -> io::Result<()> {
         if self.exact {
-            return self.change(|total| Some(total.saturating_sub(bytes))).map(drop);
+            return self.change(|total| Some(total.saturating_add_signed(bytes))).map(drop);
         }
-        self.ours.fetch_sub(bytes.cast_signed(), Ordering::AcqRel);
+        self.ours.fetch_add(bytes, Ordering::AcqRel);
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use kvtier_index::{Chunk, Entry, Refusal, Reservation, Reserve};
 use kvtier_key::Digest;
 
 use crate::counters::add;
-use crate::home::Draft;
+use crate::home::{Draft, quarantine};
 use crate::ledger::Ledger;
 use crate::mover::Mover;
 use crate::name;
@@ -80,6 +80,9 @@ impl<M: Mover> Room<M> {
                         return Ok(Claim::Granted);
                     }
                     self.release();
+                    if shared.clear_aside(self.bytes) > 0 {
+                        continue;
+                    }
                     if !self.ledger_is_full()? {
                         return Ok(Claim::Later);
                     }
@@ -129,8 +132,9 @@ impl<M: Mover> Room<M> {
 
     /// Makes room on a medium that is full before its cap. Answers whether anything went.
     pub fn squeeze(&self) -> bool {
-        let victims = self.shared.index().squeeze(self.shared.now_ms(), self.bytes);
-        self.shared.evict(victims) > 0
+        let cleared = self.shared.clear_aside(self.bytes);
+        let victims = self.shared.index().squeeze(self.shared.now_ms(), self.bytes.saturating_sub(cleared));
+        self.shared.evict(victims) + cleared as usize > 0
     }
 
     fn take_oldest(&mut self) -> bool {
@@ -266,6 +270,7 @@ impl<M: Mover> Shared<M> {
     pub fn heal_ledger(&self) -> bool {
         let look = || -> std::io::Result<(Option<u64>, u64)> {
             let mut bytes = self.home.all_drafts_bytes()?;
+            bytes += quarantine::list(&self.home.own())?.iter().map(|kept| kept.bytes).sum::<u64>();
             self.home.list(|_, len| bytes += name::file_len(len))?;
             Ok((Ledger::peek(&self.home.own())?, bytes))
         };

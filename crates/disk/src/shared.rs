@@ -46,6 +46,8 @@ pub struct Shared<M> {
     pub bounce: Arena,
     pub bounce_bytes: usize,
     pub readers: Arc<Readers>,
+    /// Bytes of the quarantine, as of the last look.
+    pub aside_bytes: AtomicU64,
     /// Saves that wait for room below the cap.
     pub for_room: Line,
     /// Ops that wait for `tails` or `bounce`.
@@ -68,12 +70,14 @@ pub struct Books {
     pub ledger: Ledger,
     pub journal: Journal,
     pub tenants: Tenants,
+    /// Bytes of the quarantine.
+    pub aside_bytes: u64,
 }
 
 impl<M: Mover> Shared<M> {
     pub fn new(caps: Caps, config: &DiskConfig, mover: M, books: Books, parts: (Index, Gate, Arena, Arena)) -> Self {
         let (index, gate, tails, bounce) = parts;
-        let Books { home, ledger, journal, tenants } = books;
+        let Books { home, ledger, journal, tenants, aside_bytes } = books;
         Shared {
             caps,
             capacity_bytes: config.capacity_bytes,
@@ -89,6 +93,7 @@ impl<M: Mover> Shared<M> {
             bounce,
             bounce_bytes: config.bounce_bytes,
             readers: Arc::default(),
+            aside_bytes: AtomicU64::new(aside_bytes),
             for_room: Line::default(),
             for_memory: Line::default(),
             looks: Looks::default(),
@@ -178,11 +183,8 @@ impl<M: Mover> Shared<M> {
             }
             _ => self.forget(digest, true),
         }
-        match self.home.set_aside(digest, len) {
-            Ok(()) => {
-                self.uncount(name::file_len(len));
-                add(&self.counters.set_aside, 1);
-            }
+        match self.set_aside(digest, len) {
+            Ok(()) => add(&self.counters.set_aside, 1),
             Err(e) => self.fault(format!("cannot set the corrupt chunk {digest} aside: {e}")),
         }
         true

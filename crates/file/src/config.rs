@@ -23,6 +23,12 @@ impl FileConfig {
         self
     }
 
+    /// Allows chunks to be deleted when the directory holds more than the cap, and the cap it was opened with last is larger.
+    pub fn with_shrink(mut self, allow: bool) -> Self {
+        self.disk.shrink = allow;
+        self
+    }
+
     /// Chooses when a save is answered.
     pub fn with_durability(mut self, durability: Durability) -> Self {
         self.disk.durability = durability;

@@ -87,3 +87,25 @@ fn a_medium_that_others_fill_sheds_saves_serves_loads_and_comes_back() {
     assert_eq!(f.save(&f.key(1), SIZE / 2), Saved::Stored);
     assert_eq!(f.load(&f.key(1), SIZE / 2), Loaded::Hit { len: SIZE as u64 / 2 });
 }
+
+#[test]
+fn what_failed_a_check_goes_before_chunks_do() {
+    let Some(mount) = Mount::new() else { return };
+    let (tier, f) = open(mount.path());
+    for n in 0..10 {
+        assert_eq!(f.save(&f.key(n), LEN), Saved::Stored);
+        let path = kvtier_disk::name::path(mount.path(), f.key(n).digest(), LEN as u64);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[7] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        assert!(matches!(f.load(&f.key(n), LEN), Loaded::Miss(_)));
+    }
+    let aside = || std::fs::read_dir(mount.path().join(".kvtier/quarantine")).unwrap().count();
+    assert_eq!(aside(), 10);
+    let mut n = 100;
+    while aside() > 0 {
+        assert_eq!((f.save(&f.key(n), LEN), counter(&tier, "evicted")), (Saved::Stored, 0), "chunk {n}");
+        n += 1;
+    }
+    assert!(counter(&tier, "medium_full") > 5);
+}

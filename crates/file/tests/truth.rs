@@ -74,7 +74,7 @@ fn the_order_of_use_survives_an_orderly_end() {
     assert!(!absent(&f, 0) && !absent(&f, 3));
     drop(f);
     assert!(dir.path().join(".kvtier/snapshot").exists());
-    let f = open(dir.path(), 4);
+    let f = Fixture::new(FileTier::open(config(dir.path(), 4).with_shrink(true)).unwrap());
     let there: Vec<u64> = (0..10).filter(|n| !absent(&f, *n)).collect();
     assert_eq!(there, [0, 3, 8, 9], "the least recently used went first");
 }
@@ -88,7 +88,7 @@ fn the_order_of_use_survives_a_death_but_for_the_last_moments() {
     // The journal is written within its interval.
     std::thread::sleep(Duration::from_millis(200));
     let copy = as_left_by_the_dead(dir.path());
-    let other = open(copy.path(), 3);
+    let other = Fixture::new(FileTier::open(config(copy.path(), 3).with_shrink(true)).unwrap());
     let there: Vec<u64> = (0..6).filter(|n| !absent(&other, *n)).collect();
     assert_eq!(there, [0, 1, 5]);
 }
@@ -273,4 +273,111 @@ fn of_two_lengths_of_one_key_the_newer_stays() {
     let c = open(dir.path(), 8);
     assert_eq!(ledger(dir.path()), 2 * FILE, "alone");
     assert!((0..2).all(|n| !absent(&c, n)));
+}
+
+/// Flips a byte of chunks and loads them.
+fn damage(f: &Fixture, dir: &Path, numbers: impl IntoIterator<Item = u64>) {
+    for n in numbers {
+        let path = kvtier_disk::name::path(dir, f.key(n).digest(), LEN as u64);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[1000] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    }
+}
+
+fn quarantine(dir: &Path) -> Vec<u64> {
+    fs::read_dir(dir.join(".kvtier/quarantine")).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).collect()
+}
+
+#[test]
+fn the_quarantine_is_bounded_and_counted_and_the_first_to_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let tier = Arc::new(FileTier::open(config(dir.path(), 200)).unwrap());
+    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
+    f.store(&f.keys(0..6), LEN);
+    damage(&f, dir.path(), 0..6);
+    assert!((0..6).all(|n| f.load(&f.key(n), LEN) == Loaded::Miss(MissReason::Corrupt)));
+    assert_eq!(quarantine(dir.path()), [FILE, FILE], "a hundredth of the cap");
+    f.store(&f.keys([50]), LEN);
+    assert_eq!((ledger(dir.path()), tier.usage().used_bytes), (3 * FILE, Some(3 * FILE)));
+    // A restart counts it too.
+    let other = FileTier::open(config(dir.path(), 200)).unwrap();
+    assert_eq!((ledger(dir.path()), other.usage().used_bytes), (3 * FILE, Some(3 * FILE)));
+    drop(other);
+    f.store(&f.keys(100..299), LEN);
+    assert_eq!(counter(&tier, "evicted"), 0, "the cap has room for 200");
+    assert!(quarantine(dir.path()).is_empty());
+    assert_eq!((ledger(dir.path()), tier.usage().used_bytes), (200 * FILE, Some(200 * FILE)));
+}
+
+#[test]
+fn set_aside_from_outside_the_quarantine_is_bounded_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 200);
+    f.store(&f.keys(0..6), LEN);
+    damage(&f, dir.path(), 0..5);
+    drop(f);
+    let outside = kvtier_file::inspect::Directory::open(dir.path()).unwrap();
+    let set_aside = outside.chunks().unwrap().iter().filter(|chunk| outside.set_aside(chunk).unwrap()).count();
+    assert_eq!((set_aside, quarantine(dir.path())), (5, vec![FILE, FILE]));
+    assert_eq!((files_bytes(dir.path()), ledger(dir.path())), (FILE, 3 * FILE));
+    assert_eq!(outside.summary().unwrap().quarantine_bytes, 2 * FILE);
+    assert_eq!(fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count(), 0);
+}
+
+/// A look from outside while victims are written over: what is taken away while it is read is gone, not damaged.
+#[test]
+fn a_file_being_recycled_is_not_taken_for_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 4);
+    f.store(&f.keys(0..4), LEN);
+    let outside = kvtier_file::inspect::Directory::open(dir.path()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut seed = kvtier_testkit::Seed::new(1);
+            while !stop.load(Ordering::Relaxed) {
+                assert_ne!(f.save(&f.key(seed.below(6)), LEN), Saved::Shed(ShedReason::Full));
+            }
+        });
+        let end = Instant::now() + Duration::from_secs(3);
+        let (mut fine, mut gone, mut damaged) = (0, 0, 0);
+        while Instant::now() < end {
+            for chunk in outside.chunks().unwrap() {
+                match outside.verify(&chunk) {
+                    Ok(Ok(())) => fine += 1,
+                    Ok(Err(_)) => damaged += 1,
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => gone += 1,
+                    Err(_) => damaged += 1,
+                }
+                damaged += u32::from(!matches!(outside.set_aside(&chunk), Ok(false)));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(fine > 100 && gone > 10 && damaged == 0, "{fine} fine, {gone} gone, {damaged} damaged");
+    });
+    assert!(quarantine(dir.path()).is_empty());
+}
+
+#[test]
+fn a_smaller_cap_deletes_nothing_unless_it_is_told_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 10);
+    f.store(&f.keys(0..6), LEN);
+    drop(f);
+    let e = FileTier::open(config(dir.path(), 4)).unwrap_err();
+    assert_eq!(e.kind(), kvtier_core::ErrorKind::Invalid);
+    let caps = [10, 4].map(|chunks: u64| (chunks * FILE + FILE / 2).to_string());
+    assert!(caps.iter().all(|cap| e.to_string().contains(cap)) && e.to_string().contains("shrink"), "{e}");
+    assert_eq!(files(dir.path()).len(), 6);
+    // A smaller cap that all fits under is a cap like any other, and is noted.
+    drop(open(dir.path(), 7));
+    assert!(
+        FileTier::open(config(dir.path(), 5)).unwrap_err().to_string().contains(&(7 * FILE + FILE / 2).to_string())
+    );
+    drop(open(dir.path(), 20));
+    let f = Fixture::new(FileTier::open(config(dir.path(), 4).with_shrink(true)).unwrap());
+    assert_eq!(files(dir.path()).len(), 4);
+    assert!(!absent(&f, 5));
 }

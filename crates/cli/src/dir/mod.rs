@@ -78,7 +78,7 @@ pub fn stat(args: &StatArgs) -> Result<()> {
     if args.json {
         let all = json!({
             "chunks": sum.chunks, "bytes": sum.bytes, "payload_bytes": sum.payload_bytes, "ledger_bytes": sum.ledger_bytes,
-            "unfinished": sum.unfinished, "quarantine": quarantine, "strangers": strangers,
+            "unfinished": sum.unfinished, "quarantine": quarantine, "quarantine_bytes": sum.quarantine_bytes, "capacity_bytes": sum.capacity_bytes, "strangers": strangers,
             "living": sum.living, "dead": sum.dead, "snapshot": sum.snapshot,
         });
         return crate::out::line(&all.to_string());
@@ -94,7 +94,8 @@ pub fn stat(args: &StatArgs) -> Result<()> {
         format!("open by      {}", or_nobody(&sum.living)),
         format!("ended badly  {} (the next start clears {} unfinished files)", or_nobody(&sum.dead), sum.unfinished),
         format!("order of use {}", if sum.snapshot { "in a snapshot and journals" } else { "in journals only" }),
-        format!("quarantine   {} files that failed a check", sum.quarantine.len()),
+        format!("cap          {}", sum.capacity_bytes.map_or("none noted".to_owned(), format)),
+        format!("quarantine   {} files that failed a check, {}", sum.quarantine.len(), format(sum.quarantine_bytes)),
     ];
     lines.extend(sum.quarantine.iter().map(|(name, bytes)| format!("             {name} ({})", format(*bytes))));
     lines.extend(sum.strangers.iter().map(|(path, _)| format!("not ours     {}", path.display())));

@@ -42,7 +42,8 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
     }
     bar.finish_and_clear();
     for (chunk, _) in damaged.iter().filter(|_| args.set_aside) {
-        dir.set_aside(chunk).with_context(|| format!("cannot set the file of {} aside", chunk.digest))?;
+        // What is not there any more needs no room in quarantine.
+        let _ = dir.set_aside(chunk).with_context(|| format!("cannot set the file of {} aside", chunk.digest))?;
     }
     let named = |damage: &Damage| format!("{damage:?}").to_lowercase();
     if args.json {

@@ -50,6 +50,11 @@ impl Corner {
         &self.name
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The corner, open.
     pub fn dir(&self) -> &OwnedFd {
         &self.dir

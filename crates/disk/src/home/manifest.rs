@@ -1,3 +1,6 @@
+//! The file `.kvtier/manifest`: whose directory it is, in which form, and what its users agreed on. Written anew as a whole, under the door's
+//! lock.
+
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io, Read};
 use std::path::Path;
@@ -6,7 +9,62 @@ use kvtier_core::{Error, ErrorKind};
 
 use super::kind_of;
 
-const MANIFEST: &str = "kvtier directory\nformat: 1\nlayout: kvtier\n";
+const HEAD: &str = "kvtier directory\nformat: 1\nlayout: kvtier\n";
+/// The longest manifest that is read, in bytes.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// What a manifest says beyond its head.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// The cap of the last who opened the directory.
+    pub capacity_bytes: Option<u64>,
+}
+
+impl Manifest {
+    /// Reads the manifest of the directory `root`; `Invalid` where there is none, or one that this build does not understand.
+    pub fn read(root: &Path) -> Result<Self, Error> {
+        let path = root.join(".kvtier/manifest");
+        match read_small(&path) {
+            Ok(text) => Self::parse(&text).ok_or_else(|| {
+                let what = format!(
+                    "{} is a kvtier directory of another kind: it says {text:?}, this build wants {HEAD:?}; use another directory",
+                    root.display()
+                );
+                Error::new(ErrorKind::Invalid, what)
+            }),
+            Err(e) if e.kind() == Io::NotFound => {
+                let what =
+                    format!("{} is not a kvtier directory: it has no .kvtier/manifest; check the path", root.display());
+                Err(Error::new(ErrorKind::Invalid, what))
+            }
+            Err(e) => Err(Error::new(kind_of(&e), format!("cannot read {}", path.display())).with_source(e)),
+        }
+    }
+
+    /// Writes it in one step. The door is locked.
+    pub fn write(&self, own: &Path) -> io::Result<()> {
+        let draft = own.join("manifest.new");
+        fs::write(&draft, self.text())?;
+        fs::rename(&draft, own.join("manifest"))
+    }
+
+    fn text(&self) -> String {
+        let capacity = self.capacity_bytes.map(|bytes| format!("capacity: {bytes}\n"));
+        [HEAD, &capacity.unwrap_or_default()].concat()
+    }
+
+    /// A line that we do not know is another build's, which may mean anything by it.
+    fn parse(text: &str) -> Option<Self> {
+        let mut manifest = Manifest::default();
+        for line in text.strip_prefix(HEAD)?.lines() {
+            match line.split_once(": ")? {
+                ("capacity", bytes) => manifest.capacity_bytes = Some(bytes.parse().ok()?),
+                _ => return None,
+            }
+        }
+        Some(manifest)
+    }
+}
 
 /// Refuses a directory that holds anything and no manifest of ours: it is somebody else's.
 pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
@@ -36,35 +94,30 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
 pub fn agree(root: &Path, own: &Path) -> Result<(), Error> {
     let path = own.join("manifest");
     if fs::exists(&path).unwrap_or(true) {
-        return check(root, &path);
+        return Manifest::read(root).map(drop);
     }
-    let draft = own.join("manifest.new");
     let fail = |e: io::Error| Error::new(kind_of(&e), format!("cannot write {}", path.display())).with_source(e);
-    fs::write(&draft, MANIFEST).and_then(|()| fs::rename(&draft, &path)).map_err(fail)
-}
-
-/// Checks that the manifest `path` of the directory `root` says what this build understands.
-pub fn check(root: &Path, path: &Path) -> Result<(), Error> {
-    match read_small(path) {
-        Ok(text) if text == MANIFEST => Ok(()),
-        Ok(text) => {
-            let what = format!(
-                "{} is a kvtier directory of another kind: it says {text:?}, this build wants {MANIFEST:?}; use another directory",
-                root.display()
-            );
-            Err(Error::new(ErrorKind::Invalid, what))
-        }
-        Err(e) if e.kind() == Io::NotFound => {
-            let what =
-                format!("{} is not a kvtier directory: it has no .kvtier/manifest; check the path", root.display());
-            Err(Error::new(ErrorKind::Invalid, what))
-        }
-        Err(e) => Err(Error::new(kind_of(&e), format!("cannot read {}", path.display())).with_source(e)),
-    }
+    Manifest::default().write(own).map_err(fail)
 }
 
 fn read_small(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(4096).read_to_string(&mut text)?;
+    File::open(path)?.take(BYTES_MAX).read_to_string(&mut text)?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_comes_back_and_what_is_not_understood_is_refused() {
+        for capacity_bytes in [None, Some(1), Some(u64::MAX)] {
+            let manifest = Manifest { capacity_bytes };
+            assert_eq!(Manifest::parse(&manifest.text()), Some(manifest));
+        }
+        for bad in ["", "kvtier", &HEAD[..20], &format!("{HEAD}colour: red\n"), &format!("{HEAD}capacity: lots\n")] {
+            assert_eq!(Manifest::parse(bad), None, "{bad}");
+        }
+    }
 }

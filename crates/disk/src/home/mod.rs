@@ -4,7 +4,7 @@ mod corner;
 mod files;
 mod manifest;
 mod medium;
-mod quarantine;
+pub mod quarantine;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind as Io};
@@ -15,7 +15,7 @@ use kvtier_core::{Error, ErrorKind};
 
 pub use corner::{Corner, living};
 pub use files::{Draft, FileId, is_full};
-pub use manifest::check as check_manifest;
+pub use manifest::Manifest;
 pub use medium::{is_local, sizes};
 
 use crate::name;
@@ -79,10 +79,42 @@ impl Home {
         corner::all_drafts_bytes(&self.own().join("tmp"))
     }
 
+    /// Takes `capacity_bytes` for the directory's cap and writes it down. `Invalid` for one below what is noted there, and below the `used`
+    /// bytes that lie there, unless `shrink` says that they may be deleted.
+    pub fn agree_on_cap(&self, capacity_bytes: u64, used: u64, shrink: bool) -> Result<(), Error> {
+        let own = self.own();
+        let fail = |e: io::Error| {
+            let what = format!("cannot write {}; check its permissions and free space", own.display());
+            Error::new(kind_of(&e), what).with_source(e)
+        };
+        let _door = lock_door(&own).map_err(fail)?;
+        let mut manifest = Manifest::read(&self.root)?;
+        let smaller = manifest.capacity_bytes.is_none_or(|noted| capacity_bytes < noted);
+        if smaller && used > capacity_bytes && !shrink {
+            let noted = manifest.capacity_bytes.map_or("no cap".into(), |bytes| format!("a cap of {bytes} bytes"));
+            let what = format!(
+                "{} notes {noted} and holds {used} bytes, this opens it with a cap of {capacity_bytes}: that would delete chunks; \
+                 raise the cap, or allow it with `shrink: true` (--shrink)",
+                self.root.display()
+            );
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        if manifest.capacity_bytes.replace(capacity_bytes) == Some(capacity_bytes) {
+            return Ok(());
+        }
+        manifest.write(&own).map_err(fail)
+    }
+
     /// This process's corner.
     pub fn corner(&self) -> &Corner {
         &self.corner
     }
+}
+
+/// A corner for somebody who opens no tier.
+pub fn visit(own: &Path) -> io::Result<Corner> {
+    let _door = lock_door(own)?;
+    Corner::settle(&own.join("tmp"))
 }
 
 /// The kind of error a failed system call is to the caller.

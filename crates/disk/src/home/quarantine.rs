@@ -1,40 +1,143 @@
+//! Files that failed a check, kept for a look at what went wrong: few, for a while, and only as long as nobody needs their room.
+
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kvtier_key::Digest;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
-use super::Home;
-use crate::name;
-
-/// The most files kept for a look at what went wrong.
+/// The most files kept.
 const FILES_MAX: usize = 64;
+/// The most bytes kept, whatever the cap.
+const BYTES_MAX: u64 = 1 << 30;
 /// How long they are kept.
 const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-impl Home {
-    /// Moves a chunk's file that fails its checks out of the way; when the quarantine is full, deletes it.
-    pub fn set_aside(&self, digest: &Digest, len: u64) -> io::Result<()> {
-        let (quarantine, path) = (self.own().join("quarantine"), name::path(self.root(), digest, len));
-        // A file that is damaged and in the way is worth less than its room: where it cannot be kept for a look, it goes.
-        let full = fs::read_dir(&quarantine).map_or(true, |files| files.take(FILES_MAX).count() == FILES_MAX);
-        match path.file_name() {
-            Some(name) if !full => fs::rename(&path, quarantine.join(name)).or_else(|_| fs::remove_file(&path)),
-            _ => fs::remove_file(path),
+/// The most bytes kept under a cap of `capacity_bytes`: a hundredth of it, at most 1 GiB.
+pub fn bytes_max(capacity_bytes: u64) -> u64 {
+    (capacity_bytes / 100).min(BYTES_MAX)
+}
+
+/// One file in quarantine.
+#[derive(Debug)]
+pub struct Kept {
+    pub path: PathBuf,
+    pub bytes: u64,
+    since: SystemTime,
+}
+
+/// All that is in quarantine, what is there longest first.
+pub fn list(own: &Path) -> io::Result<Vec<Kept>> {
+    let mut all = Vec::new();
+    let entries = match fs::read_dir(own.join("quarantine")) {
+        Err(e) if e.kind() == Io::NotFound => return Ok(all),
+        other => other?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        match entry.metadata() {
+            // The change of its name is the last change of its inode.
+            Ok(meta) => {
+                let since = UNIX_EPOCH + Duration::from_secs(meta.ctime().max(0).cast_unsigned());
+                all.push(Kept { path: entry.path(), bytes: meta.len(), since });
+            }
+            Err(e) if e.kind() == Io::NotFound => {}
+            Err(e) => return Err(e),
         }
     }
+    all.sort_unstable_by_key(|kept| kept.since);
+    Ok(all)
+}
 
-    /// Deletes what has been in quarantine for long.
-    pub fn trim_quarantine(&self) -> io::Result<()> {
-        for file in fs::read_dir(self.own().join("quarantine"))? {
-            let file = file?;
-            // The change of its name is the last change of its inode.
-            let moved = UNIX_EPOCH + Duration::from_secs(file.metadata()?.ctime().max(0).cast_unsigned());
-            if moved.elapsed().is_ok_and(|age| age > AGE_MAX) {
-                fs::remove_file(file.path())?;
-            }
+/// Moves a file that fails its checks out of the way; where it cannot be kept for a look, deletes it: damaged and in the way, it is worth
+/// less than its room. Answers the bytes that are kept.
+pub fn keep(own: &Path, file: &Path, bytes_max: u64) -> io::Result<u64> {
+    let bytes = fs::symlink_metadata(file)?.len();
+    let fits = list(own).is_ok_and(|all| {
+        all.len() < FILES_MAX && all.iter().map(|kept| kept.bytes).sum::<u64>().saturating_add(bytes) <= bytes_max
+    });
+    let moved = fits && file.file_name().is_some_and(|name| move_to_free(file, &own.join("quarantine").join(name)));
+    if moved {
+        return Ok(bytes);
+    }
+    fs::remove_file(file).map(|()| 0)
+}
+
+/// Renames, but never over another file: that one is counted.
+pub fn move_to_free(from: &Path, to: &Path) -> bool {
+    match renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE) {
+        // A file system that cannot rename and tell in one step.
+        Err(nix::Error::EINVAL) => !to.exists() && fs::rename(from, to).is_ok(),
+        other => other.is_ok(),
+    }
+}
+
+/// Deletes what has been there for too long, and the longest of what is too much. Answers the bytes that went.
+pub fn trim(own: &Path, bytes_max: u64) -> io::Result<u64> {
+    let all = list(own)?;
+    let (mut files, mut bytes) = (all.len(), all.iter().map(|kept| kept.bytes).sum::<u64>());
+    let mut gone = 0;
+    for kept in all {
+        let old = kept.since.elapsed().is_ok_and(|age| age > AGE_MAX);
+        if old || files > FILES_MAX || bytes > bytes_max {
+            gone += remove(&kept)?;
+            (files, bytes) = (files - 1, bytes - kept.bytes);
         }
-        Ok(())
+    }
+    Ok(gone)
+}
+
+/// Deletes so many that `wanted` bytes are free, or all. Answers the bytes that went.
+pub fn make_room(own: &Path, wanted: u64) -> io::Result<u64> {
+    let mut gone = 0;
+    for kept in list(own)? {
+        if gone >= wanted {
+            break;
+        }
+        gone += remove(&kept)?;
+    }
+    Ok(gone)
+}
+
+/// What another process deleted, it has counted.
+fn remove(kept: &Kept) -> io::Result<u64> {
+    match fs::remove_file(&kept.path) {
+        Ok(()) => Ok(kept.bytes),
+        Err(e) if e.kind() == Io::NotFound => Ok(0),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(dir: &Path, name: &str, bytes: usize, max: u64) -> u64 {
+        let file = dir.join(name);
+        fs::write(&file, vec![0; bytes]).unwrap();
+        let kept = keep(dir, &file, max).unwrap();
+        assert!(!file.exists());
+        kept
+    }
+
+    #[test]
+    fn files_and_bytes_have_a_maximum_and_what_is_not_kept_is_gone() {
+        let own = tempfile::tempdir().unwrap();
+        assert_eq!(put(own.path(), "no quarantine", 10, 100), 0);
+        fs::create_dir(own.path().join("quarantine")).unwrap();
+        assert_eq!(
+            [put(own.path(), "a", 60, 100), put(own.path(), "b", 41, 100), put(own.path(), "c", 40, 100)],
+            [60, 0, 40]
+        );
+        assert_eq!(put(own.path(), "a", 1, 200), 0, "one of a name, which is counted");
+        assert_eq!(trim(own.path(), 100).unwrap(), 0);
+        assert!(trim(own.path(), 99).unwrap() > 0);
+        assert_eq!(make_room(own.path(), 1 << 20).unwrap() % 20, 0);
+        assert!(list(own.path()).unwrap().is_empty());
+        let kept = (0..FILES_MAX + 3).map(|n| put(own.path(), &n.to_string(), 1, 1 << 20)).sum::<u64>();
+        assert_eq!(kept, FILES_MAX as u64);
+        assert_eq!((bytes_max(1000), bytes_max(u64::MAX)), (10, BYTES_MAX));
     }
 }

@@ -1,0 +1,46 @@
+//! The quarantine and the books: what lies aside is counted, and the first to go.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use kvtier_key::Digest;
+
+use crate::home::quarantine;
+use crate::mover::Mover;
+use crate::name;
+use crate::shared::Shared;
+
+impl<M: Mover> Shared<M> {
+    /// Moves a chunk's damaged file out of the way. Its [name](Self::name) is held.
+    pub fn set_aside(&self, digest: &Digest, len: u64) -> io::Result<()> {
+        let max = quarantine::bytes_max(self.capacity_bytes);
+        let kept = quarantine::keep(&self.home.own(), &name::path(self.home.root(), digest, len), max)?;
+        self.aside_bytes.fetch_add(kept, Ordering::Relaxed);
+        // It was counted by the length in its name.
+        self.ledger.shift(kept.cast_signed() - name::file_len(len).cast_signed())
+    }
+
+    /// Deletes what is in quarantine until `wanted` bytes are free. Answers how many went.
+    pub fn clear_aside(&self, wanted: u64) -> u64 {
+        self.account(quarantine::make_room(&self.home.own(), wanted))
+    }
+
+    /// Deletes what has been in quarantine for long, and learns what others put there.
+    pub fn trim_aside(&self) {
+        self.account(quarantine::trim(&self.home.own(), quarantine::bytes_max(self.capacity_bytes)));
+    }
+
+    fn account(&self, gone: io::Result<u64>) -> u64 {
+        let gone = gone.unwrap_or_else(|e| {
+            self.fault(format!("cannot clear the quarantine: {e}"));
+            0
+        });
+        if gone > 0 {
+            self.uncount(gone);
+        }
+        if let Ok(all) = quarantine::list(&self.home.own()) {
+            self.aside_bytes.store(all.iter().map(|kept| kept.bytes).sum(), Ordering::Relaxed);
+        }
+        gone
+    }
+}
