@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kvtier::s3::creds::find;
+use kvtier::s3::creds::{Source, locate};
 use kvtier::s3::{Config, Endpoint, Error, ErrorKind, Place, Provider, Style, Trust};
 
 use crate::BadInput;
@@ -49,15 +49,21 @@ impl StoreArgs {
 
     /// A configuration with the client's defaults, signed by what the environment or the shared files hold.
     pub fn config(&self) -> Result<Config> {
+        Ok(self.config_of()?.0)
+    }
+
+    /// As [`StoreArgs::config`], and where the credentials were and their public half.
+    pub fn config_of(&self) -> Result<(Config, Source, String)> {
         let nobody = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE";
-        let credentials = find(lookup).map_err(failed)?.ok_or_else(|| BadInput(nobody.into()))?;
+        let (credentials, source) = locate(lookup).map_err(failed)?.ok_or_else(|| BadInput(nobody.into()))?;
+        let key = credentials.access_key().to_owned();
         let mut config = Config::new(self.endpoint()?, credentials);
         if let Some(path) = &self.ca_bundle {
             let pem = std::fs::read(path)
                 .map_err(|e| BadInput(format!("{} cannot be read: {e}; check --ca-bundle", path.display())))?;
             config.trust = Trust::Pem(pem);
         }
-        Ok(config)
+        Ok((config, source, key))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `kvtier bench s3` against a server in memory that checks signatures.
+//! `kvtier bench s3` and `kvtier doctor s3` against a server in memory that checks signatures.
 #![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Output};
@@ -7,8 +7,12 @@ use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value;
 
 fn kvtier(server: &Server, secret: &str, words: &str) -> Output {
+    kvtier_on(server, "bucket", secret, &format!("{words} --json"))
+}
+
+fn kvtier_on(server: &Server, bucket: &str, secret: &str, words: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
-    command.args(words.split(' ')).args(["--endpoint", &server.url(), "--bucket", "bucket", "--json"]);
+    command.args(words.split(' ')).args(["--endpoint", &server.url(), "--bucket", bucket]);
     command.env_clear().env("AWS_ACCESS_KEY_ID", "AKIDTEST").env("AWS_SECRET_ACCESS_KEY", secret);
     command.output().unwrap()
 }
@@ -73,4 +77,110 @@ fn bad_arguments_and_refusals_end_with_code_2_and_no_secret() {
         assert_eq!(out.status.code(), Some(2), "{words}: {text}");
         assert!(text.contains(says) && !text.contains("wrong-secret") && !text.contains(SECRET), "{words}: {text}");
     }
+}
+
+const LOOK: &str = "doctor s3 --gb 0.002 --size 64KiB --concurrency 1,4";
+
+/// What was found under a name, and the advice.
+fn found(out: &Value, what: &str) -> (String, Option<String>) {
+    let all = out["findings"].as_array().unwrap();
+    let one = all.iter().find(|one| one["what"] == what).unwrap_or_else(|| panic!("{what}: {out}"));
+    (one["found"].as_str().unwrap().to_owned(), one["advice"].as_str().map(str::to_owned))
+}
+
+#[test]
+fn doctor_finds_what_a_strict_store_can_do_and_leaves_nothing_behind() {
+    let server = Server::start(Setup::default()).unwrap();
+    let out = json(&kvtier(&server, SECRET, LOOK));
+    assert_eq!(
+        found(&out, "credentials").0,
+        "AKIDTEST, from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the environment"
+    );
+    assert!(found(&out, "bucket").0.ends_with("path style"));
+    let (tls, risk) = found(&out, "TLS");
+    assert!(tls.contains("plain HTTP") && risk.unwrap().contains("anyone on the path"));
+    for (what, is) in [
+        ("checksums", "crc32c verified and returned, crc64nvme verified and returned, sha256 verified and returned"),
+        ("conditional PUT", "honoured"),
+        ("signed bodies", "not wanted"),
+        ("ranges", "yes"),
+        ("if-match", "yes"),
+        ("listing", "complete at once, sorted, pages as asked, start-after, folds at /, any prefix"),
+        ("many deletes", "yes"),
+        ("versioning", "off"),
+        ("object lock", "unknown (NotImplemented)"),
+        ("clock", "the store's is 0 s ahead"),
+    ] {
+        assert_eq!(found(&out, what), (is.to_owned(), None), "{what}");
+    }
+    assert_eq!(out["settings"]["checksum"], "crc32c");
+    assert_eq!((&out["settings"]["style"], &out["settings"]["region"]), (&"path".into(), &"us-east-1".into()));
+    assert!([1, 4].contains(&out["settings"]["requests_max"].as_u64().unwrap()));
+    for name in out["settings"].as_object().unwrap().keys().filter(|name| *name != "type") {
+        assert!(out["reasons"][name].is_string(), "no reason for {name}");
+    }
+    assert_eq!(out["rates"].as_array().unwrap().len(), 2);
+    assert!(out["rates"][0]["get_mb_per_s"].as_f64().unwrap() > 0.0);
+    for seen in server.seen().into_iter().filter(|seen| seen.method == "PUT") {
+        let key = seen.target.trim_start_matches("/bucket/").replace("%20", " ").replace("%2B", "+");
+        assert!(server.object(&key.replace("%25", "%").replace("%C3%A9", "é")).is_none(), "{key} was left behind");
+    }
+}
+
+#[test]
+fn doctor_names_what_a_poor_store_lacks_and_what_to_do() {
+    let mut setup = Setup::default();
+    (setup.overwrites, setup.deletes_singly, setup.refuse_unsigned, setup.versioned) = (true, true, true, true);
+    setup.clock_ahead_s = 2 * 3600;
+    let server = Server::start(setup).unwrap();
+    let out = json(&kvtier(&server, SECRET, LOOK));
+    for (what, is, advice) in [
+        ("conditional PUT", "ignored: it overwrites", "both pay"),
+        ("signed bodies", "wanted by the store", "hashing costs"),
+        ("many deletes", "no", "one request an object"),
+        ("versioning", "on", "old versions"),
+        ("clock", "the store's is 7200 s ahead", "set this machine's clock"),
+    ] {
+        let (found, advised) = found(&out, what);
+        assert_eq!(found, is);
+        assert!(advised.as_deref().is_some_and(|text| text.contains(advice)), "{what}: {advised:?}");
+    }
+    assert_eq!(out["settings"]["sign_bodies"], true);
+}
+
+#[test]
+fn doctor_on_s3_express() {
+    let (mut setup, bucket) = (Setup::default(), "kv--use1-az4--x-s3");
+    setup.bucket = bucket.into();
+    let server = Server::start(setup).unwrap();
+    let out = kvtier_on(&server, bucket, SECRET, &format!("{LOOK} --region us-east-1 --json"));
+    let out = json(&out);
+    assert_eq!(found(&out, "provider").0, "express");
+    assert_eq!(
+        found(&out, "listing").0,
+        "complete at once, unsorted, pages as asked, no start-after, folds at /, prefixes end in /"
+    );
+    assert_eq!(found(&out, "many deletes").0, "yes");
+    assert!(found(&out, "versioning").0.starts_with("unknown"));
+    assert!(server.sessions_made() > 0);
+}
+
+#[test]
+fn doctor_speaks_to_people_too_and_refuses_what_it_cannot_do() {
+    let server = Server::start(Setup::default()).unwrap();
+    let out = kvtier_on(&server, "bucket", SECRET, "doctor s3 --concurrency 0");
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success());
+    for line in [
+        "credentials      AKIDTEST, from",
+        "-> anyone on the path",
+        "set              checksum = \"crc32c\": the store",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains(SECRET) && !text.contains("requests_max"));
+    let out = kvtier_on(&server, "bucket", "wrong-secret", "doctor s3");
+    let text = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2), "{text}");
+    assert!(text.contains("SignatureDoesNotMatch") && !text.contains("wrong-secret"));
 }

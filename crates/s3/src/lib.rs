@@ -42,6 +42,7 @@ mod error;
 mod http;
 mod identity;
 mod ops;
+pub mod probe;
 mod refresh;
 mod request;
 mod retry;

@@ -108,6 +108,24 @@ async fn conditional(client: &Client, memory: &Memory) {
 }
 
 #[tokio::test]
+async fn a_probe_finds_what_the_profile_says() {
+    let (Some(client), memory) = (scene().await, Memory::new()) else { return };
+    client.put("probe", &memory.view(b"a neighbour"), &Put::default()).await.unwrap();
+    let probe = client.probe("probe/").await.unwrap();
+    println!("{probe:#?}");
+    assert!(
+        probe.ranges && probe.listing.complete && probe.listing.sorted && probe.listing.pages && probe.deletes_many
+    );
+    let usual = client.endpoint().provider().conditional();
+    assert!(usual == Conditional::Unknown || probe.conditional == usual);
+    let sum = client.endpoint().provider().checksum();
+    assert!(probe.sums.iter().all(|found| found.checksum != sum || (found.verified && found.returned)));
+    let page = client.list(&List::default(), None).await.unwrap();
+    assert_eq!(page.entries.len(), 1, "{page:?}");
+    end(&client).await;
+}
+
+#[tokio::test]
 async fn odd_keys_listings_and_deletes() {
     let (Some(client), memory) = (scene().await, Memory::new()) else { return };
     let long = "k".repeat(900);

@@ -24,13 +24,18 @@ struct Front {
 
 impl Front {
     async fn before(server: &Server) -> Self {
+        Self::choosing(server, &[b"http/1.1"]).await
+    }
+
+    /// One that chooses among these protocols.
+    async fn choosing(server: &Server, protocols: &[&[u8]]) -> Self {
         let certified = rcgen::generate_simple_self_signed(vec!["s3.test".into(), "127.0.0.1".into()]).unwrap();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let mut config =
             config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key).unwrap();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         let (acceptor, back) = (TlsAcceptor::from(Arc::new(config)), server.address());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, resumed) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -77,6 +82,22 @@ async fn bytes_under_tls_are_as_right_and_sessions_are_resumed() {
     server.disconnect();
     client.head("k").await.unwrap().unwrap();
     assert_eq!(front.resumed.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_survey_tells_what_the_server_would_choose() {
+    let server = server(|_| {});
+    for (protocols, chosen) in
+        [(&[&b"h2"[..], b"http/1.1"][..], Some("h2")), (&[b"http/1.1"], Some("http/1.1")), (&[], None)]
+    {
+        let front = Front::choosing(&server, protocols).await;
+        let found = front.client(Trust::Pem(front.ca.clone().into_bytes())).survey().await.unwrap();
+        assert_eq!((found.address, found.addresses), (front.address, 1));
+        let tls = found.tls.unwrap();
+        assert_eq!((tls.version.as_str(), tls.alpn.as_deref()), ("TLSv1_3", chosen));
+    }
+    assert!(client(&server).survey().await.unwrap().tls.is_none());
+    assert!(server.seen().is_empty());
 }
 
 #[tokio::test]

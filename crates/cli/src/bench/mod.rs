@@ -2,7 +2,7 @@
 
 mod cell;
 mod memory;
-mod s3;
+pub mod s3;
 mod stage;
 
 use std::path::PathBuf;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
-use kvtier::s3::{Client, Get, Put};
+use kvtier::s3::{Client, Config, Get, Put};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -52,13 +52,19 @@ pub fn run(args: &S3Args) -> Result<()> {
     }
     let grid = grid(args)?;
     crate::interrupt::watch()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(args.threads.max(1)).enable_all().build();
-    let runtime = runtime.context("cannot start the client's threads")?;
+    let runtime = runtime(args.threads)?;
     let mut cells = Vec::new();
     for (size, concurrency) in grid {
-        measure(args, &runtime, (size, concurrency), &mut cells)?;
+        let load = Load { ops: &args.op, size, concurrency, gb: args.gb };
+        measure(args.store.config()?, &runtime, &load, &mut cells)?;
     }
     print(&cells, args.json)
+}
+
+/// What a client runs on.
+pub fn runtime(threads: usize) -> Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads.max(1)).enable_all().build();
+    runtime.context("cannot start the client's threads")
 }
 
 /// Every size with every concurrency.
@@ -111,16 +117,19 @@ struct Job {
     next: AtomicU64,
 }
 
-/// The cells of one size and concurrency, over one fresh set of objects.
-fn measure(
-    args: &S3Args,
-    runtime: &Runtime,
-    (size, concurrency): (usize, usize),
-    cells: &mut Vec<Value>,
-) -> Result<()> {
-    let count = ((args.gb * 1e9 / size as f64).ceil() as u64).max(1);
+/// What to do to one size with one concurrency.
+pub struct Load<'a> {
+    pub ops: &'a [String],
+    pub size: usize,
+    pub concurrency: usize,
+    pub gb: f64,
+}
+
+/// The cells of one load, over one fresh set of objects.
+pub fn measure(mut config: Config, runtime: &Runtime, load: &Load<'_>, cells: &mut Vec<Value>) -> Result<()> {
+    let Load { ops, size, concurrency, gb } = *load;
+    let count = ((gb * 1e9 / size as f64).ceil() as u64).max(1);
     let objects = count.min(OBJECTS_MAX);
-    let mut config = args.store.config()?;
     config.requests_max = concurrency;
     let client = Client::new(config).within(OP_MAX);
     let memory = ArenaConfig::huge(concurrency * size.next_multiple_of(4096));
@@ -146,9 +155,9 @@ fn measure(
         Ok(())
     };
     // A first get or head needs something to find; this put is not measured.
-    let filled = args.op.first().is_none_or(|op| op == "put");
+    let filled = ops.first().is_none_or(|op| op == "put");
     let before = if filled { Ok(Vec::new()) } else { runtime.block_on(each(concurrency, "put", &job(objects))) };
-    let measured = before.and_then(|_| args.op.iter().try_for_each(&mut cell));
+    let measured = before.and_then(|_| ops.iter().try_for_each(&mut cell));
     let keys: Vec<String> = (0..objects).map(|n| format!("{prefix}{n}")).collect();
     let refused = runtime.block_on(client.delete_many(&keys)).map_err(failed).context("cannot remove the objects");
     measured?;

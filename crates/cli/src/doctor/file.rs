@@ -13,6 +13,8 @@ use kvtier::mem::{Arena, ArenaConfig};
 use kvtier::{Observe, Tier};
 use serde_json::{Value, json};
 
+use super::finding::Finding;
+
 /// `kvtier doctor file`.
 #[derive(clap::Args)]
 pub struct FileArgs {
@@ -26,13 +28,6 @@ pub struct FileArgs {
 const CHUNK: usize = 4 << 20;
 const CHUNKS: u64 = 16;
 
-/// One thing that was found, and what follows.
-struct Finding {
-    what: &'static str,
-    found: String,
-    advice: Option<String>,
-}
-
 /// Probes the directory and prints findings, rate and settings.
 pub fn run(args: &FileArgs) -> Result<()> {
     let medium = Medium::probe(&args.path).map_err(crate::cannot_open)?;
@@ -43,18 +38,14 @@ pub fn run(args: &FileArgs) -> Result<()> {
     let share = medium.bytes.1 / 10 * 9;
     let settings = json!({ "type": "file", "path": args.path, "bytes": share });
     if args.json {
-        let list: Vec<Value> =
-            findings.iter().map(|f| json!({ "what": f.what, "found": f.found, "advice": f.advice })).collect();
+        let list: Vec<Value> = findings.iter().map(Finding::json).collect();
         let all = json!({
             "path": args.path, "findings": list, "put_mb_per_s": rate.put_mb_per_s, "get_mb_per_s": rate.get_mb_per_s,
             "settings": settings,
         });
         return crate::out::line(&all.to_string());
     }
-    for Finding { what, found, advice } in &findings {
-        crate::out::line(&format!("{what:<16} {found}"))?;
-        advice.iter().try_for_each(|advice| crate::out::line(&format!("{:<16} -> {advice}", "")))?;
-    }
+    findings.iter().try_for_each(Finding::print)?;
     crate::out::line(&format!(
         "{:<16} put {:.0} MB/s, get {:.0} MB/s ({CHUNKS} chunks of {}, 8 at once; `kvtier bench file` measures longer)",
         "rate",

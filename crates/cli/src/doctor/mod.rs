@@ -1,6 +1,8 @@
 //! `kvtier doctor`: what a medium can do, and the settings that follow from it.
 
 mod file;
+mod finding;
+mod s3;
 
 use anyhow::Result;
 
@@ -9,11 +11,14 @@ use anyhow::Result;
 pub enum What {
     /// A directory for the file tier: what its file system and this machine can do, how fast it is, and what to set.
     File(file::FileArgs),
+    /// A bucket: who signs, what its store can do, how fast it is, and what to set.
+    S3(s3::S3Args),
 }
 
 /// Looks, and prints what it found.
 pub fn run(what: &What) -> Result<()> {
     match what {
         What::File(args) => file::run(args),
+        What::S3(args) => s3::run(args),
     }
 }

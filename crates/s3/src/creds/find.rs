@@ -1,23 +1,54 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Credentials, from_env, from_profile};
 use crate::error::{Error, ErrorKind, Result};
+
+/// Where credentials were found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Source {
+    /// The variables `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`.
+    Environment,
+    /// A profile in a shared file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The profile.
+        profile: String,
+    },
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Environment => f.write_str("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the environment"),
+            Source::File { path, profile } => write!(f, "profile {profile} of {}", path.display()),
+        }
+    }
+}
 
 /// The credentials of the environment, else those of the profile in the shared files (`AWS_PROFILE`, `AWS_SHARED_CREDENTIALS_FILE`,
 /// `AWS_CONFIG_FILE`, or the usual places), asked of `lookup`; `None` when there are none. Profiles with roles or processes need
 /// the feature `aws-config`.
 pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Credentials>> {
+    Ok(locate(lookup)?.map(|(found, _)| found))
+}
+
+/// As [`find`], and where they were.
+pub fn locate(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<(Credentials, Source)>> {
     if let Some(found) = from_env(&lookup)? {
-        return Ok(Some(found));
+        return Ok(Some((found, Source::Environment)));
     }
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let profile = set("AWS_PROFILE");
     let home = set("HOME").map(PathBuf::from);
     for (variable, usual) in [("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials"), ("AWS_CONFIG_FILE", ".aws/config")] {
         let path = set(variable).map(PathBuf::from).or_else(|| Some(home.as_ref()?.join(usual)));
-        let Some(text) = path.map(read).transpose()?.flatten() else { continue };
-        if let Some(found) = from_profile(&text, profile.as_deref().unwrap_or("default"))? {
-            return Ok(Some(found));
+        let Some(path) = path else { continue };
+        let Some(text) = read(&path)? else { continue };
+        let profile = profile.as_deref().unwrap_or("default");
+        if let Some(found) = from_profile(&text, profile)? {
+            return Ok(Some((found, Source::File { path, profile: profile.to_owned() })));
         }
     }
     match profile {
@@ -31,8 +62,8 @@ pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Credential
 }
 
 /// The text of a file; `None` when there is none.
-fn read(path: PathBuf) -> Result<Option<String>> {
-    match std::fs::read_to_string(&path) {
+fn read(path: &Path) -> Result<Option<String>> {
+    match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => {
@@ -64,6 +95,9 @@ mod tests {
         assert_eq!(key(of(&[home, ("AWS_PROFILE", "dev")])).as_deref(), Some("D"));
         assert_eq!(key(of(&[home, ("AWS_ACCESS_KEY_ID", "E"), ("AWS_SECRET_ACCESS_KEY", "s")])).as_deref(), Some("E"));
         assert_eq!(key(of(&[("HOME", "/nonexistent")])), None);
+        let env = |name: &str| (name == home.0).then(|| home.1.to_owned());
+        let source = locate(env).unwrap().unwrap().1;
+        assert_eq!(source.to_string(), format!("profile default of {}/.aws/credentials", home.1));
         assert!(of(&[home, ("AWS_PROFILE", "none")]).unwrap_err().to_string().contains("profile none"));
         assert!(of(&[("AWS_CONFIG_FILE", home.1)]).unwrap_err().to_string().contains("cannot be read"));
     }

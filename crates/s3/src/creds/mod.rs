@@ -20,7 +20,7 @@ use crate::time::Stamp;
 #[cfg(feature = "aws-config")]
 pub use chain::AwsChain;
 pub use env::from_env;
-pub use find::find;
+pub use find::{Source, find, locate};
 pub use profile::from_profile;
 
 /// A key pair, with a session token where it is temporary. Clones share it; the secrets are wiped when the last one drops.

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -11,6 +11,7 @@ use super::names::{Names, Resolve};
 use super::stream::Stream;
 use super::tls::{Tls, Trust};
 use crate::error::{Error, ErrorKind, Result};
+use crate::probe::Connection;
 
 /// The most addresses of one name that are tried for one connection.
 const TRIES_MAX: usize = 3;
@@ -65,7 +66,7 @@ impl Dialer {
     /// A new connection. Errors with `Io` or `Timeout` when no address answers, `Denied` when its certificate is not trusted.
     pub async fn connect(&self, target: &Arc<Target>) -> Result<Box<Conn>> {
         let addresses = self.addresses(target).await?;
-        let mut last = Error::new(ErrorKind::Io, format!("{} has no address", target.host));
+        let mut last = no_address(target);
         for address in addresses.into_iter().take(TRIES_MAX) {
             match timeout(self.patience, self.dial(target, address)).await {
                 Ok(Ok(stream)) => return Ok(Conn::new(stream, Arc::clone(target))),
@@ -79,6 +80,22 @@ impl Dialer {
             self.names.drop_address(&target.host, target.port, address);
         }
         Err(last)
+    }
+
+    /// Opens a connection that offers all protocols, and closes it.
+    pub async fn survey(&self, target: &Target) -> Result<Connection> {
+        let addresses = self.addresses(target).await?;
+        let address = *addresses.first().ok_or_else(|| no_address(target))?;
+        let began = Instant::now();
+        let tcp = timeout(self.patience, TcpStream::connect(address)).await;
+        let tcp = tcp
+            .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+            .map_err(|e| Error::new(ErrorKind::Io, format!("{target} ({address}) cannot be reached")).with_source(e))?;
+        let tls = match target.tls {
+            true => Some(Tls::offering(&self.trust, &[b"h2", b"http/1.1"])?.survey(&target.host, tcp).await?),
+            false => None,
+        };
+        Ok(Connection { address, addresses: addresses.len(), took: began.elapsed(), tls })
     }
 
     async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>> {
@@ -112,6 +129,10 @@ impl Dialer {
         let made = Tls::new(&self.trust)?;
         Ok(self.tls.get_or_init(|| made))
     }
+}
+
+fn no_address(target: &Target) -> Error {
+    Error::new(ErrorKind::Io, format!("{} has no address", target.host))
 }
 
 #[cfg(test)]

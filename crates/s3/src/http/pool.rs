@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 use super::conn::Conn;
 use super::dial::{Dialer, Target};
 use crate::error::Result;
+use crate::probe::Connection;
 
 /// Boxed as they are handed out, so that only pointers move.
 type Idle = Vec<Box<Conn>>;
@@ -38,6 +39,11 @@ impl Pool {
     /// A new connection.
     pub async fn open(&self, target: &Arc<Target>) -> Result<Box<Conn>> {
         self.dialer.connect(target).await
+    }
+
+    /// How a connection comes about.
+    pub async fn survey(&self, target: &Target) -> Result<Connection> {
+        self.dialer.survey(target).await
     }
 
     /// Keeps a connection for later, if it can serve again.

@@ -5,9 +5,11 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
+use crate::probe::Secured;
 
 /// Whom TLS trusts.
 #[derive(Clone, Debug, Default)]
@@ -27,26 +29,54 @@ pub struct Tls(TlsConnector);
 
 impl Tls {
     pub fn new(trust: &Trust) -> Result<Self> {
+        match trust {
+            Trust::Custom(config) => Ok(Tls(TlsConnector::from(Arc::clone(config)))),
+            _ => Self::offering(trust, &[b"http/1.1"]),
+        }
+    }
+
+    /// With these protocols to choose from, whatever a configuration of the caller's own says.
+    pub fn offering(trust: &Trust, protocols: &[&[u8]]) -> Result<Self> {
+        let mut config = Self::config(trust)?;
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Ok(Tls(TlsConnector::from(Arc::new(config))))
+    }
+
+    fn config(trust: &Trust) -> Result<ClientConfig> {
         let roots = match trust {
-            Trust::Custom(config) => return Ok(Tls(TlsConnector::from(Arc::clone(config)))),
+            Trust::Custom(config) => return Ok(ClientConfig::clone(config)),
             Trust::System => system_roots()?,
             Trust::Pem(pem) => pem_roots(pem)?,
         };
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let config = config.map_err(|e| Error::new(ErrorKind::Invalid, "TLS cannot be set up").with_source(e))?;
-        let mut config = config.with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Tls(TlsConnector::from(Arc::new(config))))
+        Ok(config.with_root_certificates(roots).with_no_client_auth())
     }
 
-    /// The handshake with `host` over `tcp`.
+    /// A connection with `host` over `tcp`.
     pub async fn connect(&self, host: &str, tcp: TcpStream) -> Result<Stream> {
+        Ok(Stream::Tls(Box::new(self.handshake(host, tcp).await?)))
+    }
+
+    /// What a handshake with `host` over `tcp` agrees on.
+    pub async fn survey(&self, host: &str, tcp: TcpStream) -> Result<Secured> {
+        let stream = self.handshake(host, tcp).await?;
+        let (_, connection) = stream.get_ref();
+        let text = |name: Option<String>| name.unwrap_or_else(|| "unknown".into());
+        Ok(Secured {
+            version: text(connection.protocol_version().map(|version| format!("{version:?}"))),
+            suite: text(connection.negotiated_cipher_suite().map(|suite| format!("{:?}", suite.suite()))),
+            alpn: connection.alpn_protocol().map(|name| String::from_utf8_lossy(name).into_owned()),
+        })
+    }
+
+    async fn handshake(&self, host: &str, tcp: TcpStream) -> Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from(host.to_owned());
         let name =
             name.map_err(|e| Error::new(ErrorKind::Invalid, format!("{host} is no name for TLS")).with_source(e))?;
         let handshake = self.0.connect(name, tcp).await;
-        handshake.map(|stream| Stream::Tls(Box::new(stream))).map_err(|e| {
+        handshake.map_err(|e| {
             let certificate = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
             let distrust = matches!(certificate, Some(rustls::Error::InvalidCertificate(_)));
             let (kind, advice) = match distrust {

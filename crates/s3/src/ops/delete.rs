@@ -51,7 +51,8 @@ impl Client {
         Ok(refused)
     }
 
-    async fn delete_said(&self, keys: &[&str]) -> Result<Vec<Refused>> {
+    /// Deletes with one request, whatever the provider's profile says.
+    pub(crate) async fn delete_said(&self, keys: &[&str]) -> Result<Vec<Refused>> {
         let mut body = String::from("<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>");
         for key in keys {
             body.push_str("<Object><Key>");

@@ -17,6 +17,8 @@ pub struct Ways {
     pub overwrites: bool,
     /// Whether it has no DeleteObjects.
     pub deletes_singly: bool,
+    /// Whether it says that it keeps versions.
+    pub versioned: bool,
 }
 
 /// Answers a request for the bucket.
@@ -36,9 +38,18 @@ pub fn bucket(store: &mut Store, request: &Request, body: &[u8], ways: Ways) -> 
         "DELETE" => Response::error(409, "BucketNotEmpty"),
         "GET" if has("list-type") => list(store, request, ways),
         "GET" if has("uploads") => multipart::list(store, &request.query("prefix").unwrap_or_default()),
+        "GET" if has("versioning") && !ways.express => versioning(ways.versioned),
         "POST" if has("delete") => delete_many(store, request, body, ways),
         _ => Response::error(501, "NotImplemented"),
     }
+}
+
+fn versioning(versioned: bool) -> Response {
+    let status = if versioned { "<Status>Enabled</Status>" } else { "" };
+    let body = format!(
+        "<VersioningConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{status}</VersioningConfiguration>"
+    );
+    Response::new(200, body)
 }
 
 /// Answers a request for an object.

@@ -33,6 +33,8 @@ pub struct Setup {
     pub overwrites: bool,
     /// Whether it has no DeleteObjects.
     pub deletes_singly: bool,
+    /// Whether it says that it keeps versions.
+    pub versioned: bool,
 }
 
 impl Default for Setup {
@@ -46,6 +48,7 @@ impl Default for Setup {
             refuse_unsigned: false,
             overwrites: false,
             deletes_singly: false,
+            versioned: false,
         }
     }
 }
@@ -297,8 +300,8 @@ impl Shared {
     }
 
     fn handle(&self, request: &Request, body: Vec<u8>) -> Response {
-        let Setup { bucket, overwrites, deletes_singly, .. } = &self.setup;
-        let ways = Ways { express: self.is_express(), overwrites: *overwrites, deletes_singly: *deletes_singly };
+        let Setup { bucket, overwrites, deletes_singly, versioned, .. } = self.setup.clone();
+        let ways = Ways { express: self.is_express(), overwrites, deletes_singly, versioned };
         if ways.express && request.query("session").is_some() {
             return lock(&self.sessions).create(request, self.now());
         }

@@ -1,0 +1,236 @@
+//! What a store can do, found out by asking it: profiles say what is usual, a probe what is so.
+
+mod listing;
+mod sums;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::attempt::Answer;
+use crate::client::{Client, Inner};
+use crate::endpoint::Conditional;
+use crate::error::{Error, ErrorKind, Result};
+use crate::request::{Payload, Request};
+use crate::tries::Tries;
+use crate::xml;
+
+pub use listing::Listing;
+pub use sums::Sum;
+
+const ANSWER_BYTES_MAX: usize = 256 * 1024;
+/// Objects of a probe have so many bytes.
+const BYTES: usize = 4096;
+
+/// How a connection came about.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Connection {
+    /// Where it led.
+    pub address: SocketAddr,
+    /// How many addresses the host's name has.
+    pub addresses: usize,
+    /// How long it took, with TLS.
+    pub took: Duration,
+    /// What TLS agreed on; `None` over plain HTTP.
+    pub tls: Option<Secured>,
+}
+
+/// What a TLS handshake agreed on.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Secured {
+    /// `TLSv1_3`, ...
+    pub version: String,
+    /// The cipher suite.
+    pub suite: String,
+    /// What the server chose of `h2` and `http/1.1`; `None` when it does not choose.
+    pub alpn: Option<String>,
+}
+
+/// What a bucket is set to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Setting {
+    /// It is on.
+    On,
+    /// It is off.
+    Off,
+    /// The store does not tell, for this reason.
+    Unknown(String),
+}
+
+/// What a store can do.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Probe {
+    /// Whether a part of an object comes as asked for.
+    pub ranges: bool,
+    /// Whether a GET that names another version is refused: only then can a broken body be continued.
+    pub if_match: bool,
+    /// What `If-None-Match: *` on a PUT comes to.
+    pub conditional: Conditional,
+    /// The checksums, as far as the store knows them.
+    pub sums: Vec<Sum>,
+    /// Whether it wants the body's SHA-256 signed.
+    pub wants_signed_bodies: bool,
+    /// How it lists.
+    pub listing: Listing,
+    /// Whether it takes a list of keys to delete.
+    pub deletes_many: bool,
+    /// Whether deleted objects are kept as versions.
+    pub versioning: Setting,
+    /// Whether objects may be locked against deletion.
+    pub object_lock: Setting,
+}
+
+impl Client {
+    /// Opens a connection as every request does, but offers HTTP/2 too, to see what the server chooses. Nothing is asked on it.
+    pub async fn survey(&self) -> Result<Connection> {
+        let site = self.inner.site();
+        self.run("survey", self.inner.pool.survey(&site.target)).await
+    }
+
+    /// Finds out what the store can do, with a few small objects under `prefix` (which ends in a slash, and under which nothing else
+    /// lies). They are removed. Errors when the store cannot even put, get and delete.
+    pub async fn probe(&self, prefix: &str) -> Result<Probe> {
+        let asked = Asker { client: self, prefix }.all().await;
+        let keys = [&["a"][..], &listing::KEYS, &sums::KEYS].concat();
+        for key in keys {
+            let gone = self.delete(&format!("{prefix}{key}")).await;
+            if asked.is_ok() {
+                gone?;
+            }
+        }
+        asked
+    }
+}
+
+/// What the questions share.
+struct Asker<'c> {
+    client: &'c Client,
+    prefix: &'c str,
+}
+
+impl Asker<'_> {
+    async fn all(&self) -> Result<Probe> {
+        let key = format!("{}a", self.prefix);
+        let bytes: Vec<u8> = (0..BYTES).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
+        self.put(&key, &bytes, &[]).await?;
+        let whole = self.get(&key, &[]).await?;
+        if whole.body != bytes {
+            return Err(Error::new(ErrorKind::Corrupt, "the store gave back other bytes than it was given"));
+        }
+        let part = self.get(&key, &[("range", "bytes=1000-1999")]).await;
+        let other = self.get(&key, &[("if-match", "\"0123456789abcdef\"")]).await;
+        Ok(Probe {
+            ranges: part.is_ok_and(|part| part.body == bytes[1000..2000] && part.head.status == 206),
+            if_match: other.is_err_and(|e| e.status() == Some(412)),
+            conditional: self.conditional(&key, &bytes).await?,
+            sums: self.sums(&bytes).await?,
+            wants_signed_bodies: self.client.inner.signs_bodies(),
+            listing: self.listing(&bytes).await?,
+            deletes_many: self.deletes_many(&key).await?,
+            versioning: self.setting("versioning", "Status").await?,
+            object_lock: self.setting("object-lock", "ObjectLockEnabled").await?,
+        })
+    }
+
+    async fn put(&self, key: &str, body: &[u8], headers: &[(&str, &str)]) -> Result<Answer> {
+        let request = Request { headers, body, payload: Payload::Bulk, ..Request::new("PUT", Some(key)) };
+        self.ask("put", &request).await
+    }
+
+    async fn get(&self, key: &str, headers: &[(&str, &str)]) -> Result<Answer> {
+        self.ask("get", &Request { headers, ..Request::new("GET", Some(key)) }).await
+    }
+
+    /// Asks until there is an answer. Wrong checksums are asked about on purpose: that the store refuses them is one.
+    async fn ask(&self, op: &'static str, request: &Request<'_>) -> Result<Answer> {
+        self.client.run(op, answered(&self.client.inner, request)).await
+    }
+
+    async fn conditional(&self, key: &str, bytes: &[u8]) -> Result<Conditional> {
+        match self.put(key, bytes, &[("if-none-match", "*")]).await {
+            Ok(_) => Ok(Conditional::Ignored),
+            Err(e) if e.status() == Some(412) && e.code() != Some("InvalidRequest") => Ok(Conditional::Honoured),
+            Err(e) if is_refusal(&e) => Ok(Conditional::Refused),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn deletes_many(&self, key: &str) -> Result<bool> {
+        match self.client.run("delete_many", self.client.delete_said(&[key])).await {
+            Ok(refused) => Ok(refused.is_empty() && self.client.head(key).await?.is_none()),
+            Err(e) if is_refusal(&e) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A setting of the bucket, by one element in the answer to `GET ?name`.
+    async fn setting(&self, name: &str, field: &str) -> Result<Setting> {
+        let request = Request { query: &[(name, "")], ..Request::new("GET", None) };
+        match self.ask("get", &request).await {
+            Ok(answer) => Ok(setting(&answer.body, field)),
+            Err(e) if e.status() == Some(404) => Ok(Setting::Off),
+            Err(e) if is_refusal(&e) || e.kind() == ErrorKind::Denied => {
+                let why = e.code().map_or_else(|| format!("HTTP {}", e.status().unwrap_or(0)), str::to_owned);
+                Ok(Setting::Unknown(why))
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Some stores answer questions that they do not know with something else, such as a listing: that is no answer.
+fn setting(body: &[u8], field: &str) -> Setting {
+    let (mut found, mut root) = (None, String::new());
+    let read = xml::each(body, |path, text| match path {
+        [_, name] if name == field => found = Some(text.trim() == "Enabled"),
+        [name] => name.clone_into(&mut root),
+        _ => {}
+    });
+    match (read, found) {
+        (Ok(()), _) if !root.ends_with("Configuration") => {
+            Setting::Unknown("the store answers another question".into())
+        }
+        (Ok(()), Some(true)) => Setting::On,
+        (Ok(()), _) => Setting::Off,
+        (Err(_), _) => Setting::Unknown("the answer is not XML".into()),
+    }
+}
+
+/// Whether the store says that it will not do this at all.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Invalid | ErrorKind::Conflict)
+        && error.status().is_some_and(|status| status != 404)
+}
+
+async fn answered(inner: &Arc<Inner>, request: &Request<'_>) -> Result<Answer> {
+    request.check()?;
+    let mut tries = Tries::new(inner);
+    loop {
+        match tries.once(request, ANSWER_BYTES_MAX).await {
+            Ok(answer) => return Ok(answer),
+            Err(trouble) if trouble.error.kind() == ErrorKind::Corrupt && trouble.error.status().is_some() => {
+                return Err(trouble.error);
+            }
+            Err(trouble) => tries.after(trouble).await?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_and_other_answers_are_not_taken_for_them() {
+        let of = |body: &str| setting(body.as_bytes(), "Status");
+        assert_eq!(of("<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"), Setting::On);
+        assert_eq!(of("<VersioningConfiguration><Status>Suspended</Status></VersioningConfiguration>"), Setting::Off);
+        assert_eq!(of("<VersioningConfiguration/>"), Setting::Off);
+        assert!(matches!(of("<ListBucketResult><Name>b</Name></ListBucketResult>"), Setting::Unknown(_)));
+        assert!(matches!(of("<html"), Setting::Unknown(_)));
+    }
+}
