@@ -229,10 +229,9 @@ fn reason_of(e: &Error) -> String {
 
 impl Inner {
     fn on_own_thread(&self) -> bool {
-        let current = std::thread::current().id();
         match &self.backend {
-            Backend::Uring(reactor) => reactor.is_own(current),
-            Backend::Threads(threads) => threads.is_own(current),
+            Backend::Uring(reactor) => reactor.is_current(),
+            Backend::Threads(threads) => threads.has_current(),
         }
     }
 

@@ -15,6 +15,7 @@ mod sched;
 mod shared;
 mod slab;
 mod stats;
+mod sync;
 mod threads;
 
 pub use engine::{Engine, EngineConfig, EngineKind, Registered};

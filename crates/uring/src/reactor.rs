@@ -85,8 +85,9 @@ impl Reactor {
         answer.recv().map_err(|_| Error::closed())
     }
 
-    pub fn is_own(&self, thread: ThreadId) -> bool {
-        self.id == thread
+    /// Whether this is the reactor's own thread.
+    pub fn is_current(&self) -> bool {
+        self.id == std::thread::current().id()
     }
 
     pub fn join(&self) {

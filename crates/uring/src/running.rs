@@ -1,8 +1,9 @@
 use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crate::job::Done;
+use crate::sync::Mutex;
 use crate::{Class, Error, ErrorKind, Finished, Job, Watch};
 
 /// A job that was taken, until it is answered. Its memory stays here while the kernel has pieces of it.

@@ -1,7 +1,8 @@
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use crate::running::Ended;
 use crate::sched::{Landed, Sched};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// The schedule as callers and the engine's threads share it. The lock is held for bookkeeping only: never over I/O, a watch or a callback.
 pub struct Shared {

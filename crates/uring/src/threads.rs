@@ -1,10 +1,11 @@
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{JoinHandle, ThreadId};
+use std::sync::{Arc, PoisonError};
 
 use crate::running::{Ended, Request};
 use crate::shared::{GiveUpOnPanic, Shared};
 use crate::stats::Counts;
+use crate::sync::Mutex;
+use crate::sync::thread::{self, JoinHandle, ThreadId};
 
 /// The engine for machines without io_uring: threads that move one piece each with blocking calls.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ impl Threads {
     pub fn start(shared: &Arc<Shared>, counts: &Arc<Counts>, threads: usize) -> io::Result<Self> {
         let spawn = |n| {
             let (shared, counts) = (Arc::clone(shared), Arc::clone(counts));
-            std::thread::Builder::new().name(format!("kvtier-io-{n}")).spawn(move || work(&shared, &counts))
+            thread::Builder::new().name(format!("kvtier-io-{n}")).spawn(move || work(&shared, &counts))
         };
         let started: io::Result<Vec<_>> = (0..threads).map(spawn).collect();
         // Those that did start end again if one could not.
@@ -25,8 +26,9 @@ impl Threads {
         Ok(Threads { ids: handles.iter().map(|h| h.thread().id()).collect(), handles: Mutex::new(handles) })
     }
 
-    pub fn is_own(&self, thread: ThreadId) -> bool {
-        self.ids.contains(&thread)
+    /// Whether this is one of the engine's own threads.
+    pub fn has_current(&self) -> bool {
+        self.ids.contains(&thread::current().id())
     }
 
     pub fn join(&self) {
