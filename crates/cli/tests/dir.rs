@@ -137,3 +137,30 @@ fn bad_questions_end_with_2_and_say_what_to_do() {
         assert!(text(&out).contains(says), "{args:?}: {}", text(&out));
     }
 }
+
+#[test]
+fn a_killed_doctor_leaves_nothing_that_is_in_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kv");
+    fs::create_dir(&path).unwrap();
+    let left = || fs::read_dir(&path).unwrap().flatten().filter(|e| e.file_name() != ".kvtier").collect::<Vec<_>>();
+    let text = path.to_str().unwrap();
+    for _ in 0..50 {
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+        let mut doctor = doctor.args(["doctor", "file", text]).stdout(Stdio::null()).spawn().unwrap();
+        while left().iter().all(|e| !e.path().join(".kvtier/manifest").exists()) {
+            if doctor.try_wait().unwrap().is_some() {
+                break;
+            }
+        }
+        doctor.kill().unwrap();
+        doctor.wait().unwrap();
+        if !left().is_empty() {
+            break;
+        }
+    }
+    assert_eq!(left().len(), 1, "no kill came in time");
+    let out = kvtier(&["replay", "--path", text, "--chunk-bytes", "5000", "--requests", "5"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(left().iter().all(|e| e.file_name().len() == 2), "only shards");
+}

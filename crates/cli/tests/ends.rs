@@ -122,3 +122,65 @@ fn models_and_sizes_that_cannot_be_are_bad_input() {
         assert!(text.contains(says), "{text}");
     }
 }
+
+#[test]
+fn a_reader_who_had_enough_ends_nothing_with_a_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kv");
+    let path = path.to_str().unwrap();
+    let replay = ["replay", "--path", path, "--requests", "20", "--chunk-bytes", "5000"];
+    json(&[&replay[..], &["--json"]].concat());
+    let bench = ["bench", "file", "--path", path, "--gb", "0.001", "--size", "64KiB"];
+    for args in [&replay[..], &bench, &["ls", path], &["stat", path]] {
+        for more in [&[][..], &["--json"]] {
+            let mut child = kvtier(&[args, more].concat()).spawn().unwrap();
+            drop(child.stdout.take());
+            let out = child.wait_with_output().unwrap();
+            assert_eq!((out.status.code(), String::from_utf8_lossy(&out.stderr).as_ref()), (Some(0), ""), "{args:?}");
+        }
+    }
+}
+
+/// The chunks of a directory by name.
+fn listing(path: &str) -> String {
+    String::from_utf8(kvtier(&["ls", path]).output().unwrap().stdout).unwrap()
+}
+
+#[test]
+fn bench_and_a_verifying_replay_evict_nothing_of_a_cache_that_lies_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kv");
+    let path = path.to_str().unwrap();
+    let replay = ["replay", "--path", path, "--requests", "60", "--chunk-bytes", "5000", "--json"];
+    json(&replay);
+    let before = listing(path);
+    assert!(before.lines().count() > 50);
+    // Caps far below what lies there.
+    let bench = ["bench", "file", "--path", path, "--gb", "0.001", "--size", "64KiB", "--json"];
+    for case in ["fresh", "churning", "recycled"] {
+        json(&[&bench[..], &["--case", case]].concat());
+        assert_eq!(listing(path), before, "{case}");
+    }
+    assert!(fs::read_dir(path).unwrap().flatten().all(|e| !e.file_name().to_string_lossy().contains("bench")));
+    let check = json(&[&replay[..], &["--verify-only", "--file-bytes", "64KiB"]].concat());
+    assert_eq!((&check["wrong_bytes"], &check["tiers"][1]["evictions"]), (&Value::from(0), &Value::from(0)));
+    assert_eq!(listing(path), before);
+}
+
+#[test]
+fn a_smaller_cap_is_refused_until_shrink_allows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kv");
+    let path = path.to_str().unwrap();
+    let replay = ["replay", "--path", path, "--requests", "60", "--chunk-bytes", "5000", "--json"];
+    json(&replay);
+    let before = listing(path);
+    let small = [&replay[..], &["--file-bytes", "256KiB"]].concat();
+    let out = kvtier(&small).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{text}");
+    assert!(["1073741824", "262144", "--shrink"].iter().all(|says| text.contains(says)), "{text}");
+    assert_eq!(listing(path), before);
+    json(&[&small[..], &["--shrink"]].concat());
+    assert!(listing(path).lines().count() * 12_288 <= 256 << 10);
+}

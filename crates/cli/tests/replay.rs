@@ -155,11 +155,18 @@ fn bad_input_says_what_where_and_what_to_do_and_ends_with_2() {
     fs::write(path("bad.jsonl"), "{\"hash_ids\":[1]}\n{\"hash_ids\":\"x\"}\n").unwrap();
     fs::write(path("empty.jsonl"), "").unwrap();
     fs::write(path("cut.bin"), [1, 0, 0, 0, 0, 1]).unwrap();
+    fs::write(path("none.bin"), [0, 0, 0, 0, 0, 1, 0, 0]).unwrap();
+    let header = [[1u32, 256], [0, 0], [0, 0]].concat();
+    fs::write(path("blank.bin"), header.iter().chain(&[0]).flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
+        .unwrap();
+    let (zero, blank) = (path("none.bin"), path("blank.bin"));
     fs::create_dir(path("mine")).unwrap();
     fs::write(path("mine/letter.txt"), "dear").unwrap();
     let (bad, empty, cut, none, mine) =
         (path("bad.jsonl"), path("empty.jsonl"), path("cut.bin"), path("none.jsonl"), path("mine"));
-    let cases: [(&[&str], &[&str]); 7] = [
+    let cases: [(&[&str], &[&str]); 9] = [
+        (&[&zero], &["none.bin", "holds no request"]),
+        (&[&blank], &["blank.bin", "request 1", "no block"]),
         (&[&none], &["none.jsonl", "check the path"]),
         (&[&bad], &["bad.jsonl:2", "hash_ids"]),
         (&[&empty], &["empty.jsonl", "no request"]),

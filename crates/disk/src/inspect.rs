@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use kvtier_core::Error;
 use kvtier_key::{Digest, Facts, PieceSums};
 
+pub use crate::home::Scratch;
 use crate::home::{FileId, Manifest, kind_of, living, quarantine};
 use crate::ledger::Ledger;
 use crate::name::{self, PAGE, file_len};
@@ -294,11 +295,8 @@ impl Medium {
             let what = format!("cannot probe {}; check the path and its permissions", path.display());
             Error::new(kind_of(&e), what).with_source(e)
         };
-        let scratch = path.join(format!(".kvtier-probe.{}", std::process::id()));
-        fs::create_dir(&scratch).map_err(failed)?;
-        let probed = Self::probe_in(&scratch);
-        let _ = fs::remove_dir_all(&scratch);
-        probed.map_err(failed)
+        let scratch = Scratch::new(path, "probe").map_err(failed)?;
+        Self::probe_in(scratch.path()).map_err(failed)
     }
 
     fn probe_in(scratch: &Path) -> io::Result<Self> {

@@ -381,3 +381,16 @@ fn a_smaller_cap_deletes_nothing_unless_it_is_told_to() {
     assert_eq!(files(dir.path()).len(), 4);
     assert!(!absent(&f, 5));
 }
+
+#[test]
+fn what_a_killed_probe_left_is_swept_and_a_living_ones_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let living = kvtier_file::inspect::Scratch::new(dir.path(), "doctor").unwrap();
+    for name in [".kvtier-doctor.1", ".kvtier-probe.77", ".kvtier-bench.5.0"] {
+        fs::create_dir_all(dir.path().join(name).join("something")).unwrap();
+    }
+    let _f = open(dir.path(), 4);
+    let scratch = |e: &fs::DirEntry| e.file_name().to_string_lossy().starts_with(".kvtier-");
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().filter(scratch).map(|e| e.path()).collect();
+    assert_eq!(left, [living.path()]);
+}

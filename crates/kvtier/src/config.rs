@@ -40,6 +40,9 @@ pub enum TierSpec {
         /// The cap in bytes, as a number or a text such as `100GiB`.
         #[serde(deserialize_with = "bytes")]
         bytes: u64,
+        /// Whether chunks may be deleted because the cap is smaller than last time; without it such a directory is refused.
+        #[serde(default)]
+        shrink: bool,
         /// `auto` (the default), `uring` or `threads`.
         engine: Option<String>,
         /// The tier's name; the default is `file`.
@@ -76,7 +79,7 @@ impl Config {
     /// Adds files of at most `bytes` in the directory `path`.
     #[cfg(feature = "file")]
     pub fn with_file(self, path: impl Into<std::path::PathBuf>, bytes: u64) -> Self {
-        self.with(TierSpec::File { path: path.into(), bytes, engine: None, name: None })
+        self.with(TierSpec::File { path: path.into(), bytes, shrink: false, engine: None, name: None })
     }
 
     /// Adds a tier below what is there.
@@ -122,11 +125,11 @@ impl TierSpec {
                 Ok(Arc::new(HostTier::open(config)?))
             }
             #[cfg(feature = "file")]
-            TierSpec::File { path, bytes, engine, name } => {
+            TierSpec::File { path, bytes, shrink, engine, name } => {
                 let engine = engine.as_deref().unwrap_or("auto").parse();
                 let engine =
                     engine.map_err(|e: kvtier_file::EngineError| Error::new(ErrorKind::Invalid, e.to_string()))?;
-                let config = kvtier_file::FileConfig::new(path, *bytes).with_engine(engine);
+                let config = kvtier_file::FileConfig::new(path, *bytes).with_engine(engine).with_shrink(*shrink);
                 Ok(Arc::new(kvtier_file::FileTier::open(config.with_name(name.as_deref().unwrap_or("file")))?))
             }
         }

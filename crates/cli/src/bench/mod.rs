@@ -107,22 +107,20 @@ fn file(args: &FileArgs) -> Result<()> {
         }
     }
     if args.json {
-        println!("{}", json!({ "cells": cells }));
-    } else {
-        print(&cells);
+        return crate::out::line(&json!({ "cells": cells }).to_string());
     }
-    Ok(())
+    print(&cells)
 }
 
-fn print(cells: &[Value]) {
-    println!(
+fn print(cells: &[Value]) -> Result<()> {
+    crate::out::line(&format!(
         "{:<10} {:>10} {:>5} {:>10} {:>12} {:>12} {:>9} {:>9} {:>9}",
         "op", "size", "conc", "MB/s", "CPU s/GB", "system s/GB", "p50 ms", "p99 ms", "RSS MiB"
-    );
+    ))?;
     for c in cells {
         let f = |name: &str| c[name].as_f64().unwrap_or(0.0);
         let size = kvtier::bytes::format(c["size"].as_u64().unwrap_or(0));
-        println!(
+        crate::out::line(&format!(
             "{:<10} {size:>10} {:>5} {:>10.0} {:>12.4} {:>12.4} {:>9.2} {:>9.2} {:>9.0}",
             c["op"].as_str().unwrap_or_default(),
             c["concurrency"],
@@ -132,6 +130,7 @@ fn print(cells: &[Value]) {
             f("p50_ms"),
             f("p99_ms"),
             f("rss_mib")
-        );
+        ))?;
     }
+    Ok(())
 }

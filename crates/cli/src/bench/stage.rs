@@ -1,4 +1,3 @@
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier::core::{Ctx, Digest, Key, Namespace};
+use kvtier::file::inspect::Scratch;
 use kvtier::file::{FileConfig, FileTier};
 use kvtier::{Observe, Tier};
 use serde_json::{Value, json};
@@ -53,16 +53,7 @@ pub struct Stage {
     kept: u64,
     ns: Arc<Namespace>,
     /// Dropped last.
-    _cleared: Cleared,
-}
-
-/// A directory that goes when this is dropped.
-struct Cleared(PathBuf);
-
-impl Drop for Cleared {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+    _scratch: Scratch,
 }
 
 impl Stage {
@@ -76,9 +67,10 @@ impl Stage {
         });
         let fits = (capacity as f64 * 0.95 / file as f64) as u64;
         // A directory of its own: the bench's cap must not cost a cache that lies here anything.
-        let path = plan.path.join(format!("kvtier-bench.{}", std::process::id()));
-        let cleared = Cleared(path.clone());
-        let config = FileConfig::new(&path, capacity).with_engine(plan.engine);
+        let scratch = std::fs::create_dir_all(&plan.path).and_then(|()| Scratch::new(&plan.path, "bench"));
+        let scratch =
+            scratch.map_err(|e| BadInput(format!("cannot write to {}: {e}; check the path", plan.path.display())))?;
+        let config = FileConfig::new(scratch.path(), capacity).with_engine(plan.engine);
         let tier = FileTier::open(config).map_err(crate::cannot_open)?;
         // What fills the directory for a churning put is a page longer.
         let memory = Memory::new(size + 4096, concurrency)?;
@@ -95,7 +87,7 @@ impl Stage {
             count,
             kept: fits.clamp(1, count),
             ns,
-            _cleared: cleared,
+            _scratch: scratch,
         })
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use kvtier::bytes::format;
 use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier::core::{Ctx, Digest, Key, Load, Namespace, Save};
-use kvtier::file::inspect::Medium;
+use kvtier::file::inspect::{Medium, Scratch};
 use kvtier::file::{EngineKind, FileConfig, FileTier};
 use kvtier::mem::{Arena, ArenaConfig};
 use kvtier::{Observe, Tier};
@@ -124,11 +124,8 @@ fn engine(rate: &Rate) -> Finding {
 
 /// Saves and loads a few chunks in a directory of its own.
 fn rate(path: &Path) -> Result<Rate> {
-    let scratch = path.join(format!(".kvtier-doctor.{}", std::process::id()));
-    fs::create_dir(&scratch).with_context(|| format!("cannot write to {}", path.display()))?;
-    let measured = rate_in(&scratch);
-    fs::remove_dir_all(&scratch).with_context(|| format!("cannot remove {}", scratch.display()))?;
-    measured
+    let scratch = Scratch::new(path, "doctor").with_context(|| format!("cannot write to {}", path.display()))?;
+    rate_in(scratch.path())
 }
 
 fn rate_in(scratch: &Path) -> Result<Rate> {

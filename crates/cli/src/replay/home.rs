@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use kvtier::config::Config;
+use kvtier::config::{Config, TierSpec};
 use tempfile::TempDir;
 
 use super::{Args, size};
@@ -47,12 +47,18 @@ impl Home {
             let name = file.display();
             let text = std::fs::read_to_string(file)
                 .map_err(|e| BadInput(format!("cannot read the configuration {name}: {e}; check the path")))?;
-            return Ok(Config::from_json(&text, &name.to_string())?);
+            let mut config = Config::from_json(&text, &name.to_string())?;
+            for tier in &mut config.tiers {
+                if let TierSpec::File { shrink, .. } = tier {
+                    *shrink |= args.shrink;
+                }
+            }
+            return Ok(config);
         }
         let (host, file) = (size("--host-bytes", &args.host_bytes)?, size("--file-bytes", args.file_cap())?);
         let tiers = serde_json::json!({"tiers": [
             {"type": "host", "bytes": host},
-            {"type": "file", "path": self.files(), "bytes": file},
+            {"type": "file", "path": self.files(), "bytes": file, "shrink": args.shrink},
         ]});
         Ok(Config::from_json(&tiers.to_string(), "the command line")?)
     }

@@ -1,5 +1,6 @@
 //! What a replay prints.
 
+use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
@@ -69,11 +70,9 @@ pub fn print(
         "tiers": tiers,
     });
     if as_json {
-        println!("{}", serde_json::to_string(&whole)?);
-    } else {
-        table(outcome, &tiers, (size, ratio, per_gb));
+        return crate::out::line(&serde_json::to_string(&whole)?);
     }
-    Ok(())
+    Ok(table(&mut std::io::stdout().lock(), outcome, &tiers, (size, ratio, per_gb))?)
 }
 
 /// CPU seconds of a tier's threads: those that carry its name, and those of the engine if it has one. Two tiers with engines share these.
@@ -84,30 +83,39 @@ fn own_threads_cpu_s(name: &str, reasons: &[String]) -> f64 {
     threads_cpu_s(&[&own]) + if has_engine { threads_cpu_s(&engine) } else { 0.0 }
 }
 
-fn table(outcome: &Outcome, tiers: &[Value], (size, ratio, per_gb): (&Size, f64, f64)) {
+fn table(
+    out: &mut impl Write,
+    outcome: &Outcome,
+    tiers: &[Value],
+    (size, ratio, per_gb): (&Size, f64, f64),
+) -> std::io::Result<()> {
     let Outcome { requests, blocks, wall_s, cpu_s, wrong_bytes, failures, .. } = outcome;
-    println!("{requests} requests, {blocks} blocks in {wall_s:.1} s");
-    println!(
+    writeln!(out, "{requests} requests, {blocks} blocks in {wall_s:.1} s")?;
+    writeln!(
+        out,
         "a block is {} here; its {} tokens are {} in {}",
         kvtier::bytes::format(size.chunk as u64),
         size.block_tokens,
         kvtier::bytes::format(size.true_bytes),
         size.model
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "prefix hit ratio {:.2} %   CPU {cpu_s:.1} s, {per_gb:.3} s per GB moved   wrong bytes {wrong_bytes}   failures {failures}",
         ratio * 100.0
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "{:<8} {:>9} {:>9} {:>7} {:>10} {:>10} {:>6} {:>8} {:>8} {:>9} {:>10}",
         "tier", "hits", "misses", "hit %", "GB loaded", "GB saved", "GB/s", "p50 ms", "p99 ms", "CPU s/GB", "evictions"
-    );
+    )?;
     for t in tiers {
         let (loaded, saved) =
             (t["bytes_loaded"].as_f64().unwrap_or(0.0) / 1e9, t["bytes_saved"].as_f64().unwrap_or(0.0) / 1e9);
         let text = |name: &str| t[name].to_string();
         let name = t["name"].as_str().unwrap_or_default();
-        println!(
+        writeln!(
+            out,
             "{name:<8} {:>9} {:>9} {:>7.2} {loaded:>10.2} {saved:>10.2} {:>6.2} {:>8.2} {:>8.2} {:>9.3} {:>10}",
             text("hits"),
             text("misses"),
@@ -117,11 +125,12 @@ fn table(outcome: &Outcome, tiers: &[Value], (size, ratio, per_gb): (&Size, f64,
             t["load_p99_ms"].as_f64().unwrap_or(0.0),
             t["cpu_s_per_gb"].as_f64().unwrap_or(0.0),
             text("evictions"),
-        );
+        )?;
     }
     for t in tiers {
         for note in t["notes"].as_array().into_iter().flatten() {
-            println!("{}: {}", t["name"].as_str().unwrap_or_default(), note.as_str().unwrap_or_default());
+            writeln!(out, "{}: {}", t["name"].as_str().unwrap_or_default(), note.as_str().unwrap_or_default())?;
         }
     }
+    Ok(())
 }

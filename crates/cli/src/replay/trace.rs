@@ -75,13 +75,19 @@ fn binary(mut file: impl Read, max: usize) -> Result<Trace> {
     };
     let count = word(&mut file)? as usize;
     let block_tokens = word(&mut file)?;
+    if count == 0 {
+        return Err(BadInput("the binary trace holds no request; its first four bytes are their number".into()).into());
+    }
     let mut requests = Vec::new();
-    for _ in 0..count.min(max) {
+    for number in 1..=count.min(max) {
         // time (8 bytes), session, flags
         for _ in 0..4 {
             word(&mut file)?;
         }
         let n = word(&mut file)?;
+        if n == 0 {
+            return Err(BadInput(format!("request {number} of the binary trace names no block; each needs one")).into());
+        }
         requests.push((0..n).map(|_| word(&mut file).map(u64::from)).collect::<Result<_>>()?);
     }
     Ok(Trace { requests, block_tokens })

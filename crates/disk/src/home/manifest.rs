@@ -8,6 +8,7 @@ use std::path::Path;
 use kvtier_core::{Error, ErrorKind};
 
 use super::kind_of;
+use super::scratch::is_scratch;
 
 const HEAD: &str = "kvtier directory\nformat: 1\nlayout: kvtier\n";
 /// The longest manifest that is read, in bytes.
@@ -79,7 +80,8 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
     for entry in fs::read_dir(root).map_err(fail)?.flatten() {
         let name = entry.file_name();
         // Another process may be making the directory at this moment: then the manifest comes before all else.
-        if name != ".kvtier" && name != "lost+found" && !path.exists() {
+        let ours = name == ".kvtier" || name == "lost+found" || is_scratch(&name);
+        if !ours && !path.exists() {
             let what = format!(
                 "{} is not empty and not a kvtier directory (it holds {name:?}); choose an empty directory",
                 root.display()

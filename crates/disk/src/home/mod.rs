@@ -5,6 +5,7 @@ mod files;
 mod manifest;
 mod medium;
 pub mod quarantine;
+mod scratch;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind as Io};
@@ -17,6 +18,7 @@ pub use corner::{Corner, living};
 pub use files::{Draft, FileId, is_full};
 pub use manifest::Manifest;
 pub use medium::{is_local, sizes};
+pub use scratch::Scratch;
 
 use crate::name;
 
@@ -41,6 +43,7 @@ impl Home {
         let own = root.join(".kvtier");
         fs::create_dir_all(root).map_err(at("create", root))?;
         manifest::refuse_foreign(root, &own)?;
+        scratch::sweep(root);
         for dir in ["", "tmp", "quarantine", "journal"] {
             fs::create_dir(own.join(dir)).or_else(exists_is_fine).map_err(at("create", &own.join(dir)))?;
         }

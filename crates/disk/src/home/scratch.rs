@@ -1,0 +1,70 @@
+//! Directories beside the chunks in which somebody tries something for a moment. Who is killed leaves one behind; the next who comes removes
+//! it.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind as Io};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PREFIXES: [&str; 3] = [".kvtier-doctor.", ".kvtier-probe.", ".kvtier-bench."];
+
+/// A directory of one's own, `.kvtier-<what>.<process>.<n>`, that goes when this is dropped. It is locked while its owner lives.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Scratch {
+    /// Makes one in the directory `root`, for `what`: `doctor`, `probe` or `bench`. Removes those of the dead before.
+    pub fn new(root: &Path, what: &str) -> io::Result<Self> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        sweep(root);
+        loop {
+            let n = MADE.fetch_add(1, Ordering::Relaxed);
+            let path = root.join(format!(".kvtier-{what}.{}.{n}", std::process::id()));
+            match fs::create_dir(&path) {
+                Err(e) if e.kind() == Io::AlreadyExists => continue,
+                other => other?,
+            }
+            let lock = File::open(&path)?;
+            // Where there are no locks, nobody sweeps.
+            let _ = lock.lock();
+            // Somebody may have swept it before it was locked.
+            if fs::metadata(&path).is_ok_and(|now| lock.metadata().is_ok_and(|ours| ours.ino() == now.ino())) {
+                return Ok(Scratch { path, _lock: lock });
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Whether a directory of this name is one of ours.
+pub fn is_scratch(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+}
+
+/// Removes what the dead left behind. What cannot be removed is in nobody's way.
+pub fn sweep(root: &Path) {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| is_scratch(&entry.file_name())) {
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if let Some(lock) = File::open(entry.path()).ok().filter(|_| is_dir)
+            && lock.try_lock().is_ok()
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
