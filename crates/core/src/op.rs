@@ -91,6 +91,8 @@ pub enum MissReason {
     Corrupt,
     /// It is longer than the leases, or not of the length its namespace demands.
     Length,
+    /// Another program wrote it and nothing proves its bytes, which this tier was told to demand.
+    Unverified,
 }
 
 /// How a save ended.

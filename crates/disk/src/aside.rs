@@ -7,17 +7,16 @@ use kvtier_key::Digest;
 
 use crate::home::quarantine;
 use crate::mover::Mover;
-use crate::name;
 use crate::shared::Shared;
 
 impl<M: Mover> Shared<M> {
     /// Moves a chunk's damaged file out of the way. Its [name](Self::name) is held.
     pub fn set_aside(&self, digest: &Digest, len: u64) -> io::Result<()> {
         let max = quarantine::bytes_max(self.capacity_bytes);
-        let kept = quarantine::keep(&self.home.own(), &name::path(self.home.root(), digest, len), max)?;
+        let kept = quarantine::keep(&self.home.own(), &self.home.root().join(self.home.at(digest, len)?), max)?;
         self.aside_bytes.fetch_add(kept, Ordering::Relaxed);
         // It was counted by the length in its name.
-        self.ledger.shift(kept.cast_signed() - name::file_len(len).cast_signed())
+        self.ledger.shift(kept.cast_signed() - self.home.file_len(len).cast_signed())
     }
 
     /// Deletes what is in quarantine until `wanted` bytes are free. Answers how many went.

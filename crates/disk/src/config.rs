@@ -1,7 +1,10 @@
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::{Error, ErrorKind};
+use kvtier_core::{Error, ErrorKind, Namespace};
+
+use crate::layout::{Layout, Verify};
 
 /// When a save is answered. Whatever it is, a load never gives a wrong byte: what a crash tore is a miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +46,14 @@ pub struct DiskConfig {
     pub flush_every: Duration,
     /// Threads for open, allocate, rename and unlink.
     pub threads: usize,
+    /// Whose files the directory holds.
+    pub layout: Layout,
+    /// What becomes of chunks that nothing proves; only foreign layouts have such.
+    pub verify: Verify,
+    /// Whose chunks a foreign layout's files are, which they do not tell; `None`: the first key says it.
+    pub namespace: Option<Arc<Namespace>>,
+    /// How often the files of a foreign layout, which others write and delete, are counted.
+    pub sweep_every: Duration,
 }
 
 impl DiskConfig {
@@ -60,6 +71,10 @@ impl DiskConfig {
             free_min_bytes: None,
             flush_every: Duration::from_secs(10),
             threads: 4,
+            layout: Layout::Kvtier,
+            verify: Verify::Lenient,
+            namespace: None,
+            sweep_every: Duration::from_secs(60),
         }
     }
 
@@ -70,6 +85,9 @@ impl DiskConfig {
         }
         if self.ops_max == 0 || self.threads == 0 || self.inflight_bytes_max == 0 {
             return bad("ops_max, threads and inflight_bytes_max must be at least 1".into());
+        }
+        if self.sweep_every.is_zero() {
+            return bad("sweep_every must be more than 0; the files are counted that often".into());
         }
         if self.flush_every.is_zero() {
             return bad("flush_every must be more than 0; the journal is written that often".into());

@@ -26,6 +26,12 @@ counters! {
     misses_corrupt,
     /// Loads into memory of the wrong size.
     misses_length,
+    /// Loads refused because the chunk has no facts and `verify: strict` demands them.
+    misses_unverified,
+    /// Loads that met a chunk without facts, in a foreign layout; refused or not.
+    unverified,
+    /// Saves whose facts the file system could not keep, in a foreign layout.
+    facts_not_kept,
     /// Payload bytes loaded.
     loaded_bytes,
     /// Chunks written and published.

@@ -14,6 +14,7 @@ use crate::hands::Hands;
 use crate::history::{self, Journal, Reader};
 use crate::home::{self, Home};
 use crate::keeper::{Chores, Keeper};
+use crate::layout::{self, Foreign, Sweeper, Verify};
 use crate::ledger::Ledger;
 use crate::mover::Mover;
 use crate::name::{self, PAGE};
@@ -29,6 +30,7 @@ pub struct Disk<M: Mover> {
     shared: Arc<Shared<M>>,
     hands: Hands,
     keeper: Keeper,
+    sweeper: Option<Sweeper<M>>,
 }
 
 impl<M: Mover> Disk<M> {
@@ -36,7 +38,8 @@ impl<M: Mover> Disk<M> {
     /// that was noted, and brings them under the cap.
     pub fn open(config: DiskConfig, mover: M) -> Result<Self, Error> {
         config.check()?;
-        let home = Home::open(&config.path)?;
+        let home = Home::open(&config.path, foreign_of(&config))?;
+        refuse_without_facts(&home)?;
         let failed = |what: &'static str| move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e);
         let memory = |bytes| {
             Arena::new(ArenaConfig::heap(bytes))
@@ -55,21 +58,30 @@ impl<M: Mover> Disk<M> {
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;
         let shared = Arc::new(Shared::new(caps, &config, mover, books, (index, gate, tails, bounce)));
+        let listed = list_known(&shared)?;
         shared.fit_under_the_cap();
         let pool = Pool::start(&config.name, config.threads).map_err(failed("cannot start a thread"))?;
         let theirs = Arc::clone(&shared);
         let syncer = Syncer::start(&config.name, move || theirs.home.sync_all());
         let syncer = syncer.map_err(failed("cannot start a thread"))?;
         let hands = Hands { pool: Arc::new(pool), syncer: Arc::new(syncer), clock: Arc::new(clock) };
+        let sweeper = shared.home.foreign().map(|_| Sweeper::start(&shared, config.sweep_every, listed));
+        let sweeper = sweeper.transpose().map_err(failed("cannot start a thread"))?;
         let free_min_bytes = config.free_min_bytes.map_or_else(|| free_min(&config.path), Ok);
         let chores = free_min_bytes.and_then(|free| Chores::new(&shared, reader, config.flush_every, free));
         let keeper = chores.and_then(Keeper::start).map_err(failed("cannot keep the directory"))?;
-        Ok(Disk { shared, hands, keeper })
+        Ok(Disk { shared, hands, keeper, sweeper })
     }
 
     /// What moves the bytes.
     pub fn mover(&self) -> &M {
         &self.shared.mover
+    }
+
+    /// Why no op on this key can succeed in a foreign layout.
+    fn refusal(&self, key: &Key, op: &'static str) -> Option<Error> {
+        let refused = self.shared.home.foreign()?.refusal(key)?;
+        Some(refused.with_op(op).with_tier(self.shared.caps.name.clone()))
     }
 
     /// Lets an op in, or answers it at once.
@@ -104,7 +116,10 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     let failed = move |e: std::io::Error| Error::new(crate::kind_of(&e), what.clone()).with_source(e);
     let own = home.own();
     let twins_bytes = list_into(&home, index).map_err(&failed)?;
-    home.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?;
+    // How much lies in a foreign layout is not known yet; its sweep asks.
+    if home.foreign().is_none() {
+        home.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?;
+    }
     let mut open = || {
         let aside_bytes = home::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let reader = history::restore(&own, index)?;
@@ -125,6 +140,9 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
 /// Enters all chunks that lie there; of one that lies there with two lengths, the newer. Answers the bytes of the files that went for it.
 fn list_into(home: &Home, index: &mut Index) -> std::io::Result<u64> {
     let (mut twins, mut bytes) = (Vec::new(), 0);
+    if home.foreign().is_some() {
+        return Ok(0);
+    }
     home.list(|digest, len| match index.insert(Chunk::new(digest, len, name::file_len(len))) {
         Inserted::Replaced { old } if old.len != len => twins.push((digest, old.len)),
         _ => {}
@@ -138,13 +156,45 @@ fn list_into(home: &Home, index: &mut Index) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
+/// What a foreign layout needs; `None` for ours.
+fn foreign_of(config: &DiskConfig) -> Option<Foreign> {
+    config.layout.is_foreign().then(|| Foreign::new(config))
+}
+
+/// A strict tier over a file system that keeps no facts would refuse what it saves itself.
+fn refuse_without_facts(home: &Home) -> Result<(), Error> {
+    if home.foreign().is_none_or(|foreign| foreign.verify != Verify::Strict) {
+        return Ok(());
+    }
+    let at = |e: std::io::Error| Error::new(crate::kind_of(&e), "cannot probe the file system").with_source(e);
+    if layout::probe_facts(&home.own()).map_err(at)? {
+        return Ok(());
+    }
+    let what = format!(
+        "verify: strict needs a file system that keeps user attributes, where facts lie; {} does not: choose another or verify: lenient",
+        home.root().display()
+    );
+    Err(Error::new(ErrorKind::Unsupported, what))
+}
+
+/// Lists the names of a foreign layout, if it is known whose chunks they are. Answers whether they are listed.
+fn list_known<M: Mover>(shared: &Shared<M>) -> Result<bool, Error> {
+    let Some(foreign) = shared.home.foreign().filter(|foreign| foreign.namespace().is_some()) else { return Ok(false) };
+    let what = || format!("cannot list {}", shared.home.root().display());
+    shared.list_foreign(foreign).map_err(|e| Error::new(crate::kind_of(&e), what()).with_source(e))?;
+    Ok(true)
+}
+
 fn free_min(path: &std::path::Path) -> std::io::Result<u64> {
     Ok((home::sizes(path)?.0 / 100).min(1 << 30))
 }
 
 impl<M: Mover> Shared<M> {
     /// Deletes what is over the cap, as far as it can be deleted.
-    fn fit_under_the_cap(&self) {
+    pub fn fit_under_the_cap(&self) {
+        if !self.may_evict() {
+            return;
+        }
         loop {
             let victims = self.index().victims(self.now_ms(), 0);
             if victims.is_empty() || self.evict(victims) == 0 {
@@ -166,6 +216,9 @@ impl<M: Mover> Tier for Disk<M> {
     fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
         if self.shared.gate.is_closed() {
             return Ticket::now(Err(Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")));
+        }
+        if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "lookup")) {
+            return Ticket::now(Err(refused));
         }
         if let Some(answer) = lookup::lookup(&self.shared, &keys, (mode, hold), |_| None) {
             return Ticket::now(answer);
@@ -189,7 +242,7 @@ impl<M: Mover> Tier for Disk<M> {
         // Together and before the answers, which come in any order: the head of a chain is to stay longer than its tail.
         self.shared.touch(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
         for (op, slot) in ops.into_iter().zip(slots) {
-            let refusal = load::refusal(&op, self.shared.bounce_bytes);
+            let refusal = load::refusal(&op, self.shared.bounce_bytes).or_else(|| self.refusal(&op.key, "load"));
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
                 let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
                 self.hands.pool.push(Lane::Read, move || load::begin(&shared, &hands, (op, slot), None));
@@ -203,6 +256,7 @@ impl<M: Mover> Tier for Disk<M> {
         self.hands.clock.at(ctx.deadline, &batch.expiry());
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = save::refusal(&op.key, &op.from, self.shared.bounce_bytes);
+            let refusal = refusal.or_else(|| self.refusal(&op.key, "save"));
             if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
                 let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
                 self.hands.pool.push(Lane::Write, move || save::begin(&shared, &hands, op, slot));
@@ -212,6 +266,9 @@ impl<M: Mover> Tier for Disk<M> {
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "remove")) {
+            return Ticket::now(Err(refused));
+        }
         let pass = match self.shared.gate.enter(0) {
             Ok(pass) => pass,
             Err(kind) => {
@@ -248,7 +305,9 @@ impl<M: Mover> Observe for Disk<M> {
         let index = self.shared.index();
         let all = index.usage();
         let mut usage = Usage::default();
-        usage.used_bytes = Some(all.used + self.shared.aside_bytes.load(Ordering::Relaxed));
+        let aside_bytes = self.shared.aside_bytes.load(Ordering::Relaxed);
+        let known = self.shared.home.foreign().is_none_or(Foreign::is_swept);
+        usage.used_bytes = known.then_some(all.used + aside_bytes);
         usage.capacity_bytes = Some(all.capacity);
         usage.chunks = all.entries as u64;
         usage.tenants = index
@@ -265,7 +324,7 @@ impl<M: Mover> Observe for Disk<M> {
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
         let page = self.shared.index().keys_page(kvtier_index::Cursor::from_u32(from.0 as u32), max);
         KeyPage {
-            keys: page.chunks.iter().map(|c| KeyInfo { key: c.digest, len: c.len }).collect(),
+            keys: page.chunks.iter().map(|c| KeyInfo { key: c.digest, len: self.shared.told_len(c) }).collect(),
             next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),
         }
     }
@@ -278,6 +337,7 @@ impl<M: Mover> Observe for Disk<M> {
         let fault = self.shared.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut reasons = vec![self.shared.mover.describe()];
         reasons.extend(fault.map(|f| format!("last fault: {f}")));
+        reasons.extend(self.shared.home.foreign().map(Foreign::describe));
         let mut counters = self.shared.counters.all();
         let gate = self.shared.gate.stats();
         counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
@@ -294,6 +354,9 @@ impl<M: Mover> Drop for Disk<M> {
         self.shared.mover.close();
         self.hands.pool.close();
         self.hands.syncer.close();
+        if let Some(sweeper) = &self.sweeper {
+            sweeper.close();
+        }
         self.keeper.close();
     }
 }

@@ -155,7 +155,7 @@ impl<M: Mover> Chores<M> {
         }
         let free = shared.home.free_bytes()?;
         let short = self.free_min_bytes.saturating_sub(free);
-        if short > 0 {
+        if short > 0 && shared.may_evict() {
             add(&shared.counters.medium_full, 1);
             let short = short.saturating_sub(shared.clear_aside(short));
             let victims = shared.index().squeeze(shared.now_ms(), short);

@@ -2,7 +2,7 @@
 //!
 //! [`Disk`] is a whole [`Tier`](kvtier_core::Tier), generic over a [`Mover`] that moves leases to and from open files. It owns the
 //! names, the [`footer`], the index and its eviction, the process's corner for unfinished files, and the
-//! quarantine. It knows nothing of io_uring or GPUs.
+//! quarantine. It knows nothing of io_uring or GPUs. A directory may also hold the files of another program, in its [`Layout`].
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -17,6 +17,7 @@ mod history;
 mod home;
 pub mod inspect;
 mod keeper;
+mod layout;
 mod ledger;
 mod line;
 mod load;
@@ -35,4 +36,5 @@ mod tenants;
 pub use config::{DiskConfig, Durability};
 pub use disk::Disk;
 pub use home::kind_of;
+pub use layout::{Layout, Verify};
 pub use mover::{Finish, Moved, Mover, Part, Refused, Transfer, Watch};

@@ -11,6 +11,7 @@ use crate::counters::add;
 use crate::footer;
 use crate::hands::Hands;
 use crate::home::FileId;
+use crate::layout;
 use crate::line::Turn;
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::{PAGE, file_len};
@@ -19,7 +20,7 @@ use crate::readers::Reading;
 use crate::save::not_aligned;
 use crate::shared::Shared;
 
-type Answer = Slot<Load, Loaded>;
+pub type Answer = Slot<Load, Loaded>;
 
 /// A load, first half: find the file and start reading it.
 pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (Load, Answer), turn: Option<Turn>) {
@@ -27,6 +28,9 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (
         return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("load")));
     }
     op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
+    if let Some(foreign) = shared.home.foreign() {
+        return layout::begin_load((shared, foreign), hands, (op, slot), turn);
+    }
     let room = op.into.iter().map(|l| l.len() as u64).sum();
     let known = shared.index().get(op.key.digest()).map(|e| e.chunk.len);
     let Some(len) = known.or_else(|| shared.discover(&op.key, Some(room))) else {
@@ -180,14 +184,20 @@ fn prove<'a>(key: &Key, len: u64, pair: &'a Lease, mut sums: PieceSums) -> Optio
     same.then_some(tail)
 }
 
-fn miss<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, reason: MissReason) {
-    add(if reason == MissReason::Length { &shared.counters.misses_length } else { &shared.counters.misses_absent }, 1);
+/// Answers a miss and counts it.
+pub fn miss<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, reason: MissReason) {
+    let counter = match reason {
+        MissReason::Length => &shared.counters.misses_length,
+        MissReason::Unverified => &shared.counters.misses_unverified,
+        _ => &shared.counters.misses_absent,
+    };
+    add(counter, 1);
     slot.finish(op, Ok(Loaded::Miss(reason)));
 }
 
 /// Answers for a file that failed a check: it is corrupt if the chunk still is that file; else another process took the chunk away or
 /// wrote it anew while we read, and it is a miss like any other.
-fn condemned<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, (len, seen): (u64, FileId)) {
+pub fn condemned<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, (len, seen): (u64, FileId)) {
     if !shared.condemn(op.key.digest(), len, seen) {
         return miss(shared, op, slot, MissReason::Absent);
     }

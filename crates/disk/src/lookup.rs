@@ -17,7 +17,7 @@ pub fn lookup<M: Mover>(
     let mut found = vec![Presence::Unknown; keys.len()];
     let mut hits: Vec<Digest> = Vec::with_capacity(keys.len());
     for (key, presence) in keys.iter().zip(&mut found) {
-        let known = shared.index().get(key.digest()).map(|e| e.chunk.len);
+        let known = shared.known_len(key.digest());
         let len = match known {
             Some(len) => Some(len),
             None => ask(key)?,

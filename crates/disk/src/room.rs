@@ -71,6 +71,10 @@ impl<M: Mover> Room<M> {
         }
         let shared = Arc::clone(&self.shared);
         loop {
+            if !shared.may_evict() && !shared.fits(self.bytes) {
+                // Nobody knows yet what evicting would free, or it is not allowed.
+                return if Instant::now() < self.patience { Ok(Claim::Later) } else { Err(ShedReason::Full) };
+            }
             let asked = shared.index().reserve(shared.now_ms(), self.bytes);
             match asked {
                 Reserve::Granted(reservation) => {
@@ -133,11 +137,17 @@ impl<M: Mover> Room<M> {
     /// Makes room on a medium that is full before its cap. Answers whether anything went.
     pub fn squeeze(&self) -> bool {
         let cleared = self.shared.clear_aside(self.bytes);
+        if !self.shared.may_evict() {
+            return cleared > 0;
+        }
         let victims = self.shared.index().squeeze(self.shared.now_ms(), self.bytes.saturating_sub(cleared));
         self.shared.evict(victims) + cleared as usize > 0
     }
 
     fn take_oldest(&mut self) -> bool {
+        if !self.shared.may_evict() {
+            return false;
+        }
         let victims = self.shared.index().squeeze(self.shared.now_ms(), self.bytes);
         self.take_from(victims)
     }
@@ -212,12 +222,24 @@ impl<M: Mover> Shared<M> {
         }
     }
 
+    /// Whether `bytes` more stay under the cap, as far as the index knows.
+    fn fits(&self, bytes: u64) -> bool {
+        let usage = self.index().usage();
+        usage.used.saturating_add(usage.reserved).saturating_add(bytes) <= usage.capacity
+    }
+
     /// Learns of all files in the directory, whoever wrote them. `false` if that was done a moment ago.
     fn look_around(&self) -> bool {
         self.looks.now_and_then(|| self.take_in_strangers())
     }
 
     fn take_in_strangers(&self) {
+        if let Some(foreign) = self.home.foreign() {
+            if let Err(e) = self.sweep(foreign) {
+                self.fault(format!("cannot sweep the directory: {e}"));
+            }
+            return;
+        }
         let mut strangers = Vec::new();
         let listed = self.home.list(|digest, len| strangers.push((digest, len)));
         if let Err(e) = listed {
@@ -268,6 +290,10 @@ impl<M: Mover> Shared<M> {
     /// Files that vanished outside our sight stay counted. When the ledger says full and two looks, while nobody wrote, find the same
     /// less, the ledger was wrong. Answers whether it was.
     pub fn heal_ledger(&self) -> bool {
+        // There the sweep counts.
+        if self.home.foreign().is_some() {
+            return false;
+        }
         let look = || -> std::io::Result<(Option<u64>, u64)> {
             let mut bytes = self.home.all_drafts_bytes()?;
             bytes += quarantine::list(&self.home.own())?.iter().map(|kept| kept.bytes).sum::<u64>();

@@ -13,9 +13,10 @@ use crate::counters::add;
 use crate::footer;
 use crate::hands::Hands;
 use crate::home::{Draft, is_full};
+use crate::layout;
 use crate::line::Turn;
 use crate::mover::{Moved, Mover, Part, Transfer};
-use crate::name::{PAGE, file_len};
+use crate::name::PAGE;
 use crate::pool::Lane;
 use crate::room::{Claim, Room};
 use crate::shared::Shared;
@@ -26,6 +27,8 @@ pub struct Saving<M: Mover> {
     op: Option<(Save, Slot<Save, Saved>)>,
     room: Option<Room<M>>,
     draft: Option<Draft>,
+    /// What lies beside the file in a foreign layout.
+    facts: Option<Facts>,
     len: u64,
     /// The medium was full once already.
     retried: bool,
@@ -45,15 +48,18 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, op: Save, slot: S
         return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("save")));
     }
     let len = op.from.iter().map(|v| v.len() as u64).sum();
-    let known = shared.index().get(op.key.digest()).map(|e| e.chunk.len);
+    let mut known = shared.known_len(op.key.digest());
+    if known.is_none() && shared.home.foreign().is_some() {
+        known = shared.discover(&op.key, None);
+    }
     if known == Some(len) {
         shared.touch(&[*op.key.digest()]);
         add(&shared.counters.present, 1);
         return slot.finish(op, Ok(Saved::Present));
     }
-    let room = Some(Room::new(shared, file_len(len), slot.deadline()));
+    let room = Some(Room::new(shared, shared.home.file_len(len), slot.deadline()));
     let op = Some((op, slot));
-    let saving = Saving { shared: Arc::clone(shared), op, room, draft: None, len, retried: false };
+    let saving = Saving { shared: Arc::clone(shared), op, room, draft: None, facts: None, len, retried: false };
     saving.claim(hands, None);
 }
 
@@ -101,10 +107,13 @@ impl<M: Mover> Saving<M> {
         let (shared, len, key) = (Arc::clone(&self.shared), self.len, op.key.clone());
         let Ok(mut tail) = shared.tails.lease(2 * PAGE as usize) else { return Err(Stop::NoMemory) };
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums(&shared, &op.from));
-        let Ok(page) = footer::encode(&facts, &key) else {
+        let foreign = shared.home.foreign();
+        let page = if foreign.is_some() { Ok(Vec::new()) } else { footer::encode(&facts, &key).map(Vec::from) };
+        let Ok(page) = page else {
             let error = Error::new(ErrorKind::Invalid, "the key is too long for a footer");
             return Err(failed(error.with_key(*key.digest())));
         };
+        self.facts = foreign.map(|_| facts);
         let whole = (len - len % PAGE) as usize;
         let Ok(mut parts) = self.payload(&op.from, whole) else { return Err(Stop::NoMemory) };
         let mut pair = last_bytes(&op.from, whole);
@@ -114,7 +123,9 @@ impl<M: Mover> Saving<M> {
         if let Err(e) = tail.write_at(0, &pair) {
             return Err(failed(Error::new(ErrorKind::Invalid, "page pair too small").with_source(e)));
         }
-        parts.push(Part::Write { at: whole as u64, from: tail.freeze() });
+        if !pair.is_empty() {
+            parts.push(Part::Write { at: whole as u64, from: tail.freeze() });
+        }
         match self.file() {
             Ok(file) => Ok(Transfer { file: Arc::new(file.into()), parts, watch: None }),
             Err(e) if is_full(&e) => Err(Stop::End(Ok(Saved::Shed(ShedReason::Full)))),
@@ -125,7 +136,9 @@ impl<M: Mover> Saving<M> {
     /// An unfinished file with room for all of the chunk: a victim's, or a new one. A medium that is full before the cap is made room on,
     /// once.
     fn file(&mut self) -> io::Result<File> {
-        let (shared, bytes) = (Arc::clone(&self.shared), file_len(self.len));
+        // In a foreign layout the last page is written whole, and cut before it is published.
+        let shared = Arc::clone(&self.shared);
+        let bytes = shared.home.file_len(self.len).next_multiple_of(PAGE);
         let home = &shared.home;
         if let Some(spare) = self.room.as_mut().and_then(Room::spare) {
             match home.reopen(&spare, bytes) {
@@ -214,6 +227,12 @@ impl<M: Mover> Saving<M> {
             }
             Ok(_) => {}
         }
+        if let Some(facts) = self.facts.take()
+            && let Err(e) = layout::finish_file(&shared, &transfer.file, &facts, self.len)
+        {
+            let error = shared.io_error("save", &key, "cannot finish the chunk's file", e);
+            return self.end(Err(error));
+        }
         if shared.durability == Durability::Fdatasync
             && let Err(e) = nix::unistd::fdatasync(&transfer.file)
         {
@@ -250,9 +269,15 @@ impl<M: Mover> Saving<M> {
         let (Some(draft), Some(room)) = (self.draft.take(), self.room.take()) else { return Ok(()) };
         let (shared, digest, len) = (&self.shared, key.digest(), self.len);
         let _one = shared.name(digest);
+        let mut replaced_bytes = shared.home.file_len(len);
+        if let Some(foreign) = shared.home.foreign() {
+            foreign.learn(key);
+            // One name for all lengths.
+            replaced_bytes = shared.home.bytes_of(digest, len).ok().flatten().unwrap_or(len);
+        }
         match shared.home.publish(&draft, digest, len) {
             Ok(false) => {}
-            Ok(true) => shared.uncount(file_len(len)),
+            Ok(true) => shared.uncount(replaced_bytes),
             Err(e) => {
                 (self.draft, self.room) = (Some(draft), Some(room));
                 return Err(Err(shared.io_error("save", key, "cannot publish the chunk's file", e)));
@@ -264,13 +289,13 @@ impl<M: Mover> Saving<M> {
         // What nobody counts must not lie there: a chunk the index cannot take, or one of this key with another length.
         let superfluous = match inserted {
             Inserted::Refused(_) => Some(len),
-            Inserted::Replaced { old } => Some(old.len).filter(|old| *old != len),
+            Inserted::Replaced { old } if shared.home.foreign().is_none() => Some(old.len).filter(|old| *old != len),
             _ => None,
         };
         if let Some(superfluous) = superfluous
             && shared.home.delete(digest, superfluous).is_ok_and(|there| there)
         {
-            shared.uncount(file_len(superfluous));
+            shared.uncount(shared.home.file_len(superfluous));
         }
         if matches!(inserted, Inserted::Refused(_)) {
             return Err(Ok(Saved::Shed(ShedReason::Full)));

@@ -16,7 +16,6 @@ use crate::home::{FileId, Home, kind_of};
 use crate::ledger::Ledger;
 use crate::line::Line;
 use crate::looks::Looks;
-use crate::name;
 use crate::readers::Readers;
 use crate::tenants::Tenants;
 use crate::{DiskConfig, Mover};
@@ -123,9 +122,22 @@ impl<M: Mover> Shared<M> {
         self.began.elapsed().as_millis() as u64
     }
 
+    /// The payload length to show for an entry: where only the file can tell it, that of the file.
+    pub fn told_len(&self, chunk: &Chunk) -> u64 {
+        if chunk.len > 0 {
+            return chunk.len;
+        }
+        self.home.bytes_of(&chunk.digest, 0).ok().flatten().unwrap_or(0)
+    }
+
+    /// The payload length of a chunk that the index knows; `None` also where only the file can tell.
+    pub fn known_len(&self, digest: &Digest) -> Option<u64> {
+        self.index().get(digest).map(|entry| entry.chunk.len).filter(|len| *len > 0)
+    }
+
     /// The chunk's entry in the index, tenant and place in the chain included.
     pub fn chunk(&self, key: &Key, len: u64) -> Chunk {
-        Chunk::new(*key.digest(), len, name::file_len(len)).with_tenant(self.tenants.id(key.namespace().tenant()))
+        Chunk::new(*key.digest(), len, self.home.file_len(len)).with_tenant(self.tenants.id(key.namespace().tenant()))
     }
 
     /// Remembers that chunks of this length exist, so that those of other processes are found by name.
@@ -144,6 +156,9 @@ impl<M: Mover> Shared<M> {
     /// Looks for a chunk that the index does not know: one that another process wrote, of a length that `hint` or experience
     /// suggests. Takes it into the index.
     pub fn discover(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
+        if let Some(foreign) = self.home.foreign() {
+            return self.find_foreign(foreign, key);
+        }
         let mut lengths = self.lengths.read().unwrap_or_else(PoisonError::into_inner).clone();
         lengths.extend(hint);
         lengths.extend(key.namespace().all_chunk_bytes().iter().map(|(_, bytes)| *bytes));
@@ -198,7 +213,7 @@ impl<M: Mover> Shared<M> {
     }
 
     /// The index has it, but the medium does not or not in one piece. Its [name](Self::name) is held.
-    fn forget(&self, digest: &Digest, corrupt: bool) {
+    pub fn forget(&self, digest: &Digest, corrupt: bool) {
         let mut index = self.index();
         if corrupt {
             index.suspect(digest);

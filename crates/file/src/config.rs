@@ -1,7 +1,9 @@
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_disk::{DiskConfig, Durability};
+use kvtier_core::Namespace;
+use kvtier_disk::{DiskConfig, Durability, Layout, Verify};
 use kvtier_uring::EngineKind;
 
 /// How to open a file tier.
@@ -44,6 +46,30 @@ impl FileConfig {
     /// Sets how many bytes of the file system stay free, whatever the cap says; the default is one hundredth of it, at most 1 GiB.
     pub fn with_free_min(mut self, bytes: u64) -> Self {
         self.disk.free_min_bytes = Some(bytes);
+        self
+    }
+
+    /// Chooses whose files the directory holds: ours by default, or LMCache's, byte for byte.
+    pub fn with_layout(mut self, layout: Layout) -> Self {
+        self.disk.layout = layout;
+        self
+    }
+
+    /// Chooses what becomes of chunks in a foreign layout that nothing proves.
+    pub fn with_verify(mut self, verify: Verify) -> Self {
+        self.disk.verify = verify;
+        self
+    }
+
+    /// Says whose chunks a foreign layout's files are, which they do not tell; otherwise the first key says it.
+    pub fn with_namespace(mut self, namespace: Arc<Namespace>) -> Self {
+        self.disk.namespace = Some(namespace);
+        self
+    }
+
+    /// Sets how often the files of a foreign layout are counted (60 s).
+    pub fn with_sweep_every(mut self, interval: Duration) -> Self {
+        self.disk.sweep_every = interval;
         self
     }
 

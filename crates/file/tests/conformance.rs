@@ -1,7 +1,7 @@
 //! The suite over the file tier, with each engine.
 #![allow(clippy::unwrap_used)]
 
-use kvtier_file::{EngineKind, FileConfig, FileTier};
+use kvtier_file::{EngineKind, FileConfig, FileTier, Layout};
 use kvtier_testkit::conformance::Fixture;
 
 const CAPACITY: u64 = 16 << 20;
@@ -28,6 +28,34 @@ mod threads {
 
     fn make() -> Fixture {
         tier(EngineKind::Threads)
+    }
+
+    kvtier_testkit::conformance!(make);
+}
+
+/// The layouts of other programs: their names have no place for a namespace, and each knows keys of one mode.
+fn foreign(layout: Layout) -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let tier = FileTier::open(FileConfig::new(dir.path(), CAPACITY).with_layout(layout)).unwrap();
+    let fixture = Fixture::new(tier).with_capacity(CAPACITY).with_keep(dir).with_one_namespace();
+    if layout == Layout::Lmcache { fixture.with_engine_keys() } else { fixture }
+}
+
+mod lmcache_mp {
+    use super::*;
+
+    fn make() -> Fixture {
+        foreign(Layout::LmcacheMp)
+    }
+
+    kvtier_testkit::conformance!(make);
+}
+
+mod lmcache {
+    use super::*;
+
+    fn make() -> Fixture {
+        foreign(Layout::Lmcache)
     }
 
     kvtier_testkit::conformance!(make);

@@ -117,6 +117,22 @@ impl Index {
         }
     }
 
+    /// Corrects the payload's length and the cost in bytes of a chunk that is there. Its place in the order of use stays. `false` if it is not
+    /// there, or on its way out, or longer than an index can say.
+    pub fn resize(&mut self, digest: &Digest, len: u64, bytes: u64) -> bool {
+        let Some(slot) = self.find(digest) else { return false };
+        let line = &mut self.slab[slot];
+        if line.state != State::Present || len.max(bytes) >= TOO_LONG_BYTES {
+            return false;
+        }
+        let old = line.chunk();
+        let new = Chunk { len, bytes, ..old };
+        line.set(&new);
+        self.books.sub(&old);
+        self.books.add(&new);
+        true
+    }
+
     /// Enters a chunk that was just written into the room that `reservation` claimed. It is no suspect any more. A
     /// chunk that costs more than was claimed is entered all the same: what lies there is counted.
     pub fn commit(&mut self, reservation: Reservation, chunk: Chunk) -> Inserted {
@@ -130,6 +146,11 @@ impl Index {
         let slot = self.find(digest)?;
         let line = &self.slab[slot];
         (line.state == State::Present && !self.is_suspect(digest)).then(|| line.entry(slot))
+    }
+
+    /// Whether there is an entry of `digest`, be it suspect or on its way out.
+    pub fn is_known(&self, digest: &Digest) -> bool {
+        self.find(digest).is_some()
     }
 
     /// Notes that a request used these chunks, given in the order of its chain: the first becomes the most recent and

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvtier_index::journal::Record;
-use kvtier_index::{Index, snapshot as format};
+use kvtier_index::{Chunk, Index, snapshot as format};
 
 pub use journal::{Journal, Reader};
 pub use snapshot::write as write_snapshot;
@@ -23,6 +23,13 @@ pub fn unix_ms() -> u64 {
 /// Puts the listed chunks of `index` into the order of use that snapshot and journals tell. What they do not tell of is least recent.
 /// Answers the reader of the journals, which knows how far each was read.
 pub fn restore(own: &Path, index: &mut Index) -> io::Result<Reader> {
+    let (records, reader) = records(own)?;
+    records.iter().for_each(|record| apply(index, record));
+    Ok(reader)
+}
+
+/// What snapshot and journals tell, the least recent first, and the reader of the journals.
+pub fn records(own: &Path) -> io::Result<(Vec<Record>, Reader)> {
     let bytes = match fs::read(own.join("snapshot")) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
         other => other?,
@@ -31,24 +38,27 @@ pub fn restore(own: &Path, index: &mut Index) -> io::Result<Reader> {
     let chunks: Vec<_> = pieces.by_ref().collect();
     let at_ms = pieces.at_ms().unwrap_or(0);
     // The most recent come first, so that of a torn snapshot the best part is left; they are entered last.
-    for chunk in chunks.iter().rev().flat_map(|piece| piece.iter().rev()) {
-        apply(index, &Record::Insert(*chunk));
-    }
+    let listed = chunks.iter().rev().flat_map(|piece| piece.iter().rev());
+    let mut records: Vec<Record> = listed.map(|chunk| Record::Insert(*chunk)).collect();
     drop(chunks);
     let mut reader = Reader::new(own, at_ms);
-    for record in reader.read(None)? {
-        apply(index, &record);
-    }
-    Ok(reader)
+    records.extend(reader.read(None)?);
+    Ok((records, reader))
 }
 
 /// Takes over what a record says about a chunk that the index knows.
 pub fn apply(index: &mut Index, record: &Record) {
     match record {
         Record::Touch(digest) => index.touch_batch(&[*digest]),
-        Record::Insert(chunk) if index.get(&chunk.digest).is_some_and(|known| known.chunk.len == chunk.len) => {
-            let _ = index.insert(*chunk);
-        }
+        Record::Insert(chunk) => match index.get(&chunk.digest).map(|known| known.chunk) {
+            // Where only the file can tell the length, it stays so: the record may be of another one.
+            Some(known) if known.len == chunk.len || known.len == 0 => {
+                let mut chunk: Chunk = *chunk;
+                (chunk.len, chunk.bytes) = (known.len, known.bytes);
+                let _ = index.insert(chunk);
+            }
+            _ => {}
+        },
         _ => {}
     }
 }

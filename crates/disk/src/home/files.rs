@@ -3,6 +3,7 @@
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use kvtier_key::Digest;
 use nix::dir::Dir;
@@ -45,10 +46,12 @@ impl FileId {
 impl Home {
     /// Opens a chunk's file for direct reads.
     pub fn open_chunk(&self, digest: &Digest, len: u64) -> io::Result<File> {
-        let path = name::relative(digest, len);
-        direct_or_not(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| {
-            openat(&self.dir, path.as_str(), flags, Mode::empty())
-        })
+        self.open_at(&self.at(digest, len)?)
+    }
+
+    /// Opens a file of the directory for direct reads.
+    pub fn open_at(&self, path: &str) -> io::Result<File> {
+        direct_or_not(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| openat(&self.dir, path, flags, Mode::empty()))
     }
 
     /// Makes an unfinished file of `len` bytes of room for direct writes.
@@ -70,6 +73,10 @@ impl Home {
 
     /// Makes a chunk's file an unfinished one, to be written over: its blocks are there already. `None` when the chunk has no such file.
     pub fn recycle(&self, digest: &Digest, len: u64) -> io::Result<Option<Draft>> {
+        // Others who read it at this moment do not check what they read.
+        if self.foreign().is_some() {
+            return Ok(None);
+        }
         let draft = Draft(self.corner.number().to_string());
         match renameat(&self.dir, name::relative(digest, len).as_str(), self.corner.dir(), draft.0.as_str()) {
             Ok(()) => Ok(Some(draft)),
@@ -88,7 +95,7 @@ impl Home {
 
     /// Gives an unfinished file a chunk's name, at once and whole. Answers whether another file had that name until now.
     pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
-        let (corner, from, to) = (self.corner.dir(), draft.0.as_str(), name::relative(digest, len));
+        let (corner, from, to) = (self.corner.dir(), draft.0.as_str(), self.at(digest, len)?);
         let mut made_shard = false;
         loop {
             match renameat2(corner, from, &self.dir, to.as_str(), RenameFlags::RENAME_NOREPLACE) {
@@ -96,8 +103,7 @@ impl Home {
                 Err(nix::Error::EEXIST) => {}
                 // Somebody removed the shard: once more with a new one, unless it is the unfinished file that is gone.
                 Err(nix::Error::ENOENT) if !std::mem::replace(&mut made_shard, true) => {
-                    let shard = name::shard(&self.root, digest.as_bytes()[0]);
-                    std::fs::create_dir_all(&shard)?;
+                    std::fs::create_dir_all(self.folder(digest))?;
                 }
                 // A file system that cannot rename and tell in one step.
                 Err(nix::Error::EINVAL) => {
@@ -117,7 +123,7 @@ impl Home {
 
     /// Brings a chunk's name to the device.
     pub fn sync_name(&self, digest: &Digest) -> io::Result<()> {
-        File::open(name::shard(&self.root, digest.as_bytes()[0]))?.sync_all()
+        File::open(self.folder(digest))?.sync_all()
     }
 
     /// Brings everything written to this file system to the device.
@@ -132,7 +138,8 @@ impl Home {
 
     /// Deletes a chunk's file. `false` when there was none.
     pub fn delete(&self, digest: &Digest, len: u64) -> io::Result<bool> {
-        match unlinkat(&self.dir, name::relative(digest, len).as_str(), UnlinkatFlags::NoRemoveDir) {
+        let Some(at) = found_only(self.at(digest, len))? else { return Ok(false) };
+        match unlinkat(&self.dir, at.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) => Ok(true),
             Err(nix::Error::ENOENT) => Ok(false),
             Err(e) => Err(e.into()),
@@ -141,10 +148,41 @@ impl Home {
 
     /// Which file a chunk's name means now; `None` for none.
     pub fn find(&self, digest: &Digest, len: u64) -> io::Result<Option<FileId>> {
-        match fstatat(&self.dir, name::relative(digest, len).as_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(FileId::of_stat(&stat))),
+        Ok(self.stat(digest, len)?.map(|stat| FileId::of_stat(&stat)))
+    }
+
+    /// The bytes of a chunk's file as it lies there; `None` for none.
+    pub fn bytes_of(&self, digest: &Digest, len: u64) -> io::Result<Option<u64>> {
+        Ok(self.stat(digest, len)?.map(|stat| stat.st_size.max(0).cast_unsigned()))
+    }
+
+    fn stat(&self, digest: &Digest, len: u64) -> io::Result<Option<FileStat>> {
+        let Some(at) = found_only(self.at(digest, len))? else { return Ok(None) };
+        match fstatat(&self.dir, at.as_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
             Err(nix::Error::ENOENT) => Ok(None),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The length in bytes of the file that holds a payload of `len` bytes.
+    pub fn file_len(&self, len: u64) -> u64 {
+        if self.foreign.is_some() { len } else { name::file_len(len) }
+    }
+
+    /// Where a chunk's file lies, from the root on. In a foreign layout a name that nobody told is `NotFound`.
+    pub fn at(&self, digest: &Digest, len: u64) -> io::Result<String> {
+        match self.foreign() {
+            None => Ok(name::relative(digest, len)),
+            Some(foreign) => Ok(foreign.name(digest).ok_or(Io::NotFound)?.as_ref().to_owned()),
+        }
+    }
+
+    /// The directory in which a chunk's file lies.
+    fn folder(&self, digest: &Digest) -> PathBuf {
+        match self.foreign {
+            None => name::shard(&self.root, digest.as_bytes()[0]),
+            Some(_) => self.root.clone(),
         }
     }
 
@@ -158,7 +196,19 @@ impl Home {
         Ok(Kept { len: stays, gone_bytes })
     }
 
-    /// All chunks by name, in no order: nothing is opened and nothing is asked of any file.
+    /// All names of the root, in no order; names that are no text are left out.
+    pub fn root_names(&self, mut each: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut dir = Dir::openat(&self.dir, ".", flags, Mode::empty())?;
+        for entry in dir.iter() {
+            if let Ok(name) = entry?.file_name().to_str() {
+                each(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All chunks of our layout by name, in no order: nothing is opened and nothing is asked of any file.
     pub fn list(&self, mut each: impl FnMut(Digest, u64)) -> io::Result<()> {
         for shard in 0..=255u8 {
             let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -175,6 +225,13 @@ impl Home {
             }
         }
         Ok(())
+    }
+}
+
+fn found_only<T>(there: io::Result<T>) -> io::Result<Option<T>> {
+    match there {
+        Err(e) if e.kind() == Io::NotFound => Ok(None),
+        other => other.map(Some),
     }
 }
 

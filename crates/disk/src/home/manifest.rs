@@ -9,14 +9,17 @@ use kvtier_core::{Error, ErrorKind};
 
 use super::kind_of;
 use super::scratch::is_scratch;
+use crate::layout::Layout;
 
-const HEAD: &str = "kvtier directory\nformat: 1\nlayout: kvtier\n";
+const HEAD: &str = "kvtier directory\nformat: 1\n";
 /// The longest manifest that is read, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// What a manifest says beyond its head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
+    /// Whose files the directory holds.
+    pub layout: Layout,
     /// The cap of the last who opened the directory.
     pub capacity_bytes: Option<u64>,
 }
@@ -51,13 +54,15 @@ impl Manifest {
 
     fn text(&self) -> String {
         let capacity = self.capacity_bytes.map(|bytes| format!("capacity: {bytes}\n"));
-        [HEAD, &capacity.unwrap_or_default()].concat()
+        format!("{HEAD}layout: {}\n{}", self.layout, capacity.unwrap_or_default())
     }
 
     /// A line that we do not know is another build's, which may mean anything by it.
     fn parse(text: &str) -> Option<Self> {
-        let mut manifest = Manifest::default();
-        for line in text.strip_prefix(HEAD)?.lines() {
+        let mut lines = text.strip_prefix(HEAD)?.lines();
+        let layout = lines.next()?.strip_prefix("layout: ")?.parse().ok()?;
+        let mut manifest = Manifest { layout, ..Manifest::default() };
+        for line in lines {
             match line.split_once(": ")? {
                 ("capacity", bytes) => manifest.capacity_bytes = Some(bytes.parse().ok()?),
                 _ => return None,
@@ -93,13 +98,18 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
 }
 
 /// Writes the manifest where there is none, else checks that it says what this build understands. The door is locked.
-pub fn agree(root: &Path, own: &Path) -> Result<(), Error> {
+pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<(), Error> {
     let path = own.join("manifest");
     if fs::exists(&path).unwrap_or(true) {
-        return Manifest::read(root).map(drop);
+        let there = Manifest::read(root)?.layout;
+        if there == layout {
+            return Ok(());
+        }
+        let what = format!("{} has layout {there}, this opens it as {layout}; say layout: {there}", root.display());
+        return Err(Error::new(ErrorKind::Invalid, what));
     }
     let fail = |e: io::Error| Error::new(kind_of(&e), format!("cannot write {}", path.display())).with_source(e);
-    Manifest::default().write(own).map_err(fail)
+    Manifest { layout, ..Manifest::default() }.write(own).map_err(fail)
 }
 
 fn read_small(path: &Path) -> io::Result<String> {
@@ -112,13 +122,22 @@ fn read_small(path: &Path) -> io::Result<String> {
 mod tests {
     use super::*;
 
+    const OURS: &str = "kvtier directory\nformat: 1\nlayout: kvtier\n";
+
     #[test]
     fn a_manifest_comes_back_and_what_is_not_understood_is_refused() {
-        for capacity_bytes in [None, Some(1), Some(u64::MAX)] {
-            let manifest = Manifest { capacity_bytes };
+        for (capacity_bytes, layout) in [None, Some(1), Some(u64::MAX)].into_iter().zip(Layout::ALL) {
+            let manifest = Manifest { layout, capacity_bytes };
             assert_eq!(Manifest::parse(&manifest.text()), Some(manifest));
         }
-        for bad in ["", "kvtier", &HEAD[..20], &format!("{HEAD}colour: red\n"), &format!("{HEAD}capacity: lots\n")] {
+        for bad in [
+            "",
+            "kvtier",
+            &HEAD[..20],
+            &format!("{OURS}colour: red\n"),
+            &format!("{OURS}capacity: lots\n"),
+            &OURS.replace("kvtier\n", "x\n"),
+        ] {
             assert_eq!(Manifest::parse(bad), None, "{bad}");
         }
     }

@@ -11,6 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind as Io};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kvtier_core::{Error, ErrorKind};
 
@@ -20,6 +21,7 @@ pub use manifest::Manifest;
 pub use medium::{is_local, sizes};
 pub use scratch::Scratch;
 
+use crate::layout::{Foreign, Layout};
 use crate::name;
 
 /// A directory that is open, and this process's place in it.
@@ -31,26 +33,32 @@ pub struct Home {
     corner: Corner,
     /// Bytes of unfinished files that dead processes had left here; the ledger may count them.
     pub buried_bytes: u64,
+    /// What a foreign layout needs; `None` for ours.
+    foreign: Option<Arc<Foreign>>,
 }
 
 impl Home {
     /// Opens or creates the directory, clears what dead processes left unfinished, and registers this process.
-    pub fn open(root: &Path) -> Result<Self, Error> {
+    pub fn open(root: &Path, foreign: Option<Foreign>) -> Result<Self, Error> {
         let at = |what: &str, path: &Path| {
             let what = format!("cannot {what} {}; check the path, its permissions and free space", path.display());
             move |e: io::Error| Error::new(kind_of(&e), what).with_source(e)
         };
         let own = root.join(".kvtier");
         fs::create_dir_all(root).map_err(at("create", root))?;
-        manifest::refuse_foreign(root, &own)?;
+        let layout = foreign.as_ref().map_or(Layout::Kvtier, |foreign| foreign.layout);
+        if !layout.is_foreign() {
+            manifest::refuse_foreign(root, &own)?;
+        }
         scratch::sweep(root);
         for dir in ["", "tmp", "quarantine", "journal"] {
             fs::create_dir(own.join(dir)).or_else(exists_is_fine).map_err(at("create", &own.join(dir)))?;
         }
         // One process at a time registers or clears, so that nobody takes a corner being made for an abandoned one.
         let door = lock_door(&own).map_err(at("lock", &own.join("door")))?;
-        manifest::agree(root, &own)?;
-        for shard in 0..=255 {
+        manifest::agree(root, &own, layout)?;
+        let shards = if layout.is_foreign() { None } else { Some(0..=255) };
+        for shard in shards.into_iter().flatten() {
             let shard = name::shard(root, shard);
             fs::create_dir(&shard).or_else(exists_is_fine).map_err(at("create", &shard))?;
         }
@@ -58,12 +66,18 @@ impl Home {
         let corner = Corner::settle(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
         let dir = File::open(root).map_err(at("open", root))?;
         drop(door);
-        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, buried_bytes })
+        let foreign = foreign.map(Arc::new);
+        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, buried_bytes, foreign })
     }
 
     /// The directory.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// What a foreign layout needs; `None` for ours.
+    pub fn foreign(&self) -> Option<&Foreign> {
+        self.foreign.as_deref()
     }
 
     /// The directory's own affairs.

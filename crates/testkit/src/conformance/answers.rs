@@ -39,8 +39,18 @@ pub fn keys_do_not_mix(make: &dyn Fn() -> Fixture) {
 pub fn the_same_id_in_another_namespace_is_another_key(make: &dyn Fn() -> Fixture) {
     let f = make();
     let (mine, other) = (f.key_of("mine", 1), f.key_of("other", 1));
-    let layout = Fixture::key_in(Namespace::new("mine", Digest([1; 32])), 1);
+    let layout = f.key_within(Namespace::new("mine", Digest([1; 32])), 1);
     assert_eq!(f.save(&mine, LEN), Saved::Stored);
+    if f.one_namespace {
+        for key in [&other, &layout] {
+            let kind = |e: Option<kvtier_core::Error>| e.map(|e| e.kind());
+            let looked = f.tier.lookup(&f.ctx(), [key.clone()].into(), Mode::Each, kvtier_core::Hold::None).wait();
+            assert_eq!(kind(f.load_with(f.load_op(key, LEN)).result.err()), Some(ErrorKind::Invalid));
+            assert_eq!(kind(f.save_with(f.save_op(key, LEN)).result.err()), Some(ErrorKind::Invalid));
+            assert_eq!(kind(looked.err()), Some(ErrorKind::Invalid));
+        }
+        return;
+    }
     for key in [&other, &layout] {
         assert_eq!(f.load(key, LEN), Loaded::Miss(MissReason::Absent));
         assert_eq!(f.save(key, LEN), Saved::Stored);
@@ -53,6 +63,9 @@ pub fn the_same_id_in_another_namespace_is_another_key(make: &dyn Fn() -> Fixtur
 /// Where a chunk's size is known and partial ones are not allowed, no other length is taken.
 pub fn a_chunk_of_the_wrong_length_is_invalid(make: &dyn Fn() -> Fixture) {
     let f = make();
+    if f.engine_keys {
+        return; // Namespaces know chunk sizes by object group, which these keys have not.
+    }
     let ns = Namespace::new("exact", Digest::default()).with_chunk_bytes(0, 8192).with_partial(false);
     for len in [1, 4096, 8191, 8193, 12_288] {
         let key = Fixture::key_in(ns.clone(), len as u64);
@@ -67,6 +80,9 @@ pub fn a_chunk_of_the_wrong_length_is_invalid(make: &dyn Fn() -> Fixture) {
 /// Where partial chunks are allowed, a shorter one is taken and a longer one is not.
 pub fn a_partial_chunk_is_taken_where_it_may_be(make: &dyn Fn() -> Fixture) {
     let f = make();
+    if f.engine_keys {
+        return;
+    }
     let ns = Namespace::new("partial", Digest::default()).with_chunk_bytes(0, 8192);
     let (short, long) = (Fixture::key_in(ns.clone(), 1), Fixture::key_in(ns, 2));
     assert_eq!(f.save(&short, 5000), Saved::Stored);

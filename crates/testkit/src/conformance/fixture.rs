@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvtier_core::{
     Ctx, Digest, Done, Hold, Key, Load, Loaded, LookedUp, Mode, Namespace, Presence, Removed, Save, Saved, Tier,
 };
-use kvtier_key::{ChunkHash, KvRank, ObjectKey};
+use kvtier_key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier_mem::{Arena, ArenaConfig, Lease, View};
 
 use crate::Content;
@@ -19,6 +19,10 @@ pub struct Fixture {
     pub arena: Arena,
     /// The tier's cap in bytes, where the suite is to test eviction; at least 1 MiB, best not much more than 16.
     pub capacity: Option<u64>,
+    /// The keys are those of LMCache's in-process mode: the tier has no names for others.
+    pub engine_keys: bool,
+    /// The tier has chunks of one namespace, that of the first key, and calls keys of others invalid.
+    pub one_namespace: bool,
     /// Whatever must live as long as the tier, such as its directory. Dropped last.
     pub keep: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -27,12 +31,24 @@ impl Fixture {
     /// A fixture of this tier, with heap memory and without tests of eviction.
     pub fn new(tier: impl Tier) -> Self {
         let arena = Arena::new(ArenaConfig::heap(64 << 20)).expect("memory for the suite");
-        Fixture { tier: Arc::new(tier), arena, capacity: None, keep: None }
+        Fixture { tier: Arc::new(tier), arena, capacity: None, engine_keys: false, one_namespace: false, keep: None }
     }
 
     /// The same with tests of eviction: the tier was opened with this cap in bytes.
     pub fn with_capacity(mut self, bytes: u64) -> Self {
         self.capacity = Some(bytes);
+        self
+    }
+
+    /// The same for a tier whose keys are those of LMCache's in-process mode.
+    pub fn with_engine_keys(mut self) -> Self {
+        self.engine_keys = true;
+        self
+    }
+
+    /// The same for a tier that has chunks of one namespace.
+    pub fn with_one_namespace(mut self) -> Self {
+        self.one_namespace = true;
         self
     }
 
@@ -55,7 +71,7 @@ impl Fixture {
 
     /// Key number `n` of a namespace of `tenant` that knows no chunk sizes.
     pub fn key_of(&self, tenant: &str, n: u64) -> Key {
-        Fixture::key_in(Namespace::new(tenant, Digest::default()), n)
+        self.key_within(Namespace::new(tenant, Digest::default()), n)
     }
 
     /// Key number `n`.
@@ -68,7 +84,17 @@ impl Fixture {
         numbers.into_iter().map(|n| self.key(n)).collect()
     }
 
-    /// Key number `n` of a namespace.
+    /// Key number `n` of a namespace, of the mode that the tier has names for.
+    pub fn key_within(&self, ns: Namespace, n: u64) -> Key {
+        if !self.engine_keys {
+            return Fixture::key_in(ns, n);
+        }
+        let number = Digest::of("kvtier testkit chunk", &n.to_le_bytes()).to_hex();
+        let text = format!("org/model@1@0@{}@bfloat16", number[..16].trim_start_matches('0'));
+        Key::new(Arc::new(ns), KeyId::from_engine_text(&text).expect("a valid key"))
+    }
+
+    /// Key number `n` of a namespace, of LMCache's multi-process mode.
     pub fn key_in(ns: Namespace, n: u64) -> Key {
         let hash = ChunkHash::new(Digest::of("kvtier testkit chunk", &n.to_le_bytes()).as_bytes());
         let id = ObjectKey::new("org/model", KvRank::pack(1, 0, 1, 0), 0, hash, "").expect("a valid key");

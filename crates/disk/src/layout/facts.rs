@@ -1,0 +1,123 @@
+//! Facts beside a file that has no room for them: the facts record in the extended attribute `user.kvtier`.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use kvtier_key::{FACTS_BYTES_MAX, Facts, Key};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use super::Foreign;
+use crate::counters::add;
+use crate::mover::Mover;
+use crate::shared::Shared;
+
+/// The attribute's name.
+pub const XATTR: &str = "user.kvtier";
+
+/// What a load does with a chunk that has no facts: another program wrote it, or the file system keeps no attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verify {
+    /// Loads it where its length is exactly the one wanted, and counts it.
+    #[default]
+    Lenient,
+    /// Refuses it, as a miss of its own kind.
+    Strict,
+}
+
+/// What is known of a file's bytes.
+#[derive(Debug)]
+pub enum Known {
+    /// Nothing: there are no facts.
+    Unverified,
+    /// These facts.
+    Facts(Box<Facts>),
+    /// There is something in the place of facts that is none.
+    Junk,
+}
+
+impl Known {
+    /// Reads the facts of an open file.
+    pub fn of(file: impl AsFd) -> io::Result<Self> {
+        // One byte more than the longest record: what fills it is none.
+        let mut record = [0; FACTS_BYTES_MAX + 1];
+        Known::read(rustix::fs::fgetxattr(file, XATTR, &mut record[..]), &record)
+    }
+
+    /// Reads the facts of a file by its path; a symbolic link is not followed.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let mut record = [0; FACTS_BYTES_MAX + 1];
+        Known::read(rustix::fs::lgetxattr(path, XATTR, &mut record[..]), &record)
+    }
+
+    fn read(got: Result<usize, Errno>, record: &[u8]) -> io::Result<Self> {
+        match got {
+            Ok(len) => {
+                let facts = record.get(..len).map(Facts::decode);
+                Ok(facts.and_then(Result::ok).map_or(Known::Junk, |facts| Known::Facts(Box::new(facts))))
+            }
+            Err(Errno::NODATA | Errno::NOTSUP) => Ok(Known::Unverified),
+            Err(Errno::RANGE) => Ok(Known::Junk),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// Whose facts they are, seen from a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The key's.
+    Ours,
+    /// Those of the same name in another namespace: a fine chunk, and none of the key's.
+    AnotherNamespace,
+    /// Nobody's who could have this name.
+    Wrong,
+}
+
+/// Whose `facts` are that lie beside the file of `key`.
+pub fn whose(facts: &Facts, key: &Key) -> Whose {
+    if facts.namespace != key.namespace().digest() {
+        Whose::AnotherNamespace
+    } else if facts.key == *key.digest() && facts.codec.0 == 0 && facts.key_id == 0 {
+        Whose::Ours
+    } else {
+        Whose::Wrong
+    }
+}
+
+/// Puts facts beside an open file. `false` where the file system keeps none.
+pub fn put(file: impl AsFd, facts: &Facts) -> io::Result<bool> {
+    match rustix::fs::fsetxattr(file, XATTR, &facts.encode(), XattrFlags::empty()) {
+        Ok(()) => Ok(true),
+        Err(Errno::NOTSUP) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Cuts a file that was written in whole pages to its payload's length, and puts the facts beside it: all before it gets its name.
+pub fn finish_file<M: Mover>(shared: &Shared<M>, file: impl AsFd, facts: &Facts, len: u64) -> io::Result<()> {
+    nix::unistd::ftruncate(&file, len.cast_signed())?;
+    let why = match put(&file, facts) {
+        Ok(true) => return Ok(()),
+        Ok(false) => "the file system keeps no user attributes".to_owned(),
+        Err(e) => e.to_string(),
+    };
+    add(&shared.counters.facts_not_kept, 1);
+    if shared.home.foreign().is_some_and(Foreign::is_without_facts) {
+        tracing::warn!(tier = %shared.caps.name, "chunks are saved without facts, their loads are unverified: {why}");
+    }
+    Ok(())
+}
+
+/// Whether facts can be kept in files below `own`.
+pub fn probe_facts(own: &Path) -> io::Result<bool> {
+    let probe = File::create(own.join("facts.probe"))?;
+    match rustix::fs::fsetxattr(&probe, XATTR, b"probe", XattrFlags::empty()) {
+        Ok(()) => Ok(true),
+        Err(Errno::NOTSUP) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}

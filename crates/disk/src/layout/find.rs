@@ -1,0 +1,120 @@
+//! Chunks that the index does not know, or whose length it does not know: the file is asked.
+
+use std::io;
+
+use kvtier_core::Event;
+use kvtier_index::Chunk;
+use kvtier_key::{Digest, Key, KeyId, Namespace};
+
+use super::facts::{Known, Whose, whose};
+use super::{Foreign, Verify};
+use crate::mover::Mover;
+use crate::name::PAGE;
+use crate::shared::Shared;
+
+/// What a chunk's file says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Payload length; `None` when a load would not vouch for the bytes.
+    pub len: Option<u64>,
+    /// Length of the file.
+    pub bytes: u64,
+}
+
+impl<M: Mover> Shared<M> {
+    /// Looks at the file of a key of a foreign layout, and tells the index. Answers the payload's length if a load can be expected to hit.
+    pub fn find_foreign(&self, foreign: &Foreign, key: &Key) -> Option<u64> {
+        let _one = self.name(key.digest());
+        if self.index().is_suspect(key.digest()) {
+            return None;
+        }
+        match self.look_at(foreign, key) {
+            Ok(Some(found)) => {
+                self.found(key, found);
+                found.len
+            }
+            Ok(None) => {
+                self.forget(key.digest(), false);
+                None
+            }
+            Err(e) => {
+                self.fault(format!("cannot look at the file of {}: {e}", key.digest()));
+                None
+            }
+        }
+    }
+
+    /// What there is under the key's name; `None` for nothing or no chunk.
+    pub fn look_at(&self, foreign: &Foreign, key: &Key) -> io::Result<Option<Found>> {
+        let Ok(name) = foreign.layout.file_name(key.id()) else { return Ok(None) };
+        let path = self.home.root().join(name);
+        let bytes = match std::fs::symlink_metadata(&path) {
+            Ok(meta) if meta.is_file() && meta.len() > 0 => meta.len(),
+            Ok(_) => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let len = match Known::at(&path) {
+            Ok(Known::Unverified) => (foreign.verify == Verify::Lenient).then(|| payload_len(key, bytes)),
+            // Damaged: the load that follows sets it aside.
+            Ok(Known::Junk) => Some(bytes),
+            Ok(Known::Facts(facts)) => (whose(&facts, key) != Whose::AnotherNamespace).then_some(bytes),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        Ok(Some(Found { len, bytes }))
+    }
+
+    /// Tells the index what lies there. A length of 0 stands for one that only the file can tell. The key's [name](Shared::name) is held.
+    pub fn found(&self, key: &Key, found: Found) {
+        if let Some(foreign) = self.home.foreign() {
+            foreign.learn(key);
+        }
+        let mut index = self.index();
+        if index.is_leaving(key.digest()) {
+            return;
+        }
+        let len = found.len.unwrap_or(0);
+        match index.get(key.digest()) {
+            Some(known) if (known.chunk.len, known.chunk.bytes) == (len, found.bytes) => {}
+            Some(_) => drop(index.resize(key.digest(), len, found.bytes)),
+            None => {
+                let tenant = self.tenants.id(key.namespace().tenant());
+                let _ = index.insert(Chunk::new(*key.digest(), len, found.bytes).with_tenant(tenant));
+                drop(index);
+                self.tell(&[Event::Stored { key: *key.digest(), len: found.len.unwrap_or(found.bytes) }]);
+            }
+        }
+    }
+
+    /// The file under this name is not what a load of the key could vouch for, and may be what another wants: it stays, counted.
+    pub fn distrust(&self, digest: &Digest, bytes: u64) {
+        let _one = self.name(digest);
+        let _ = self.index().resize(digest, 0, bytes);
+    }
+}
+
+/// The payload's length in a file of `bytes` without facts: of a chunk whose length the namespace knows, writers that write whole pages only
+/// leave a padded file.
+fn payload_len(key: &Key, bytes: u64) -> u64 {
+    match chunk_bytes(key) {
+        Some(full) if is_padded(bytes, full) => full,
+        _ => bytes,
+    }
+}
+
+/// Whether a file of `bytes` may be a payload of `len` bytes, filled up to a whole page.
+pub fn is_padded(bytes: u64, len: u64) -> bool {
+    bytes > len && bytes == len.next_multiple_of(PAGE)
+}
+
+/// Whether the namespace lets a chunk of this key have `len` bytes.
+pub fn is_allowed(key: &Key, len: u64) -> bool {
+    let ns: &Namespace = key.namespace();
+    chunk_bytes(key).is_none_or(|full| len == full || (len < full && ns.allow_partial()))
+}
+
+fn chunk_bytes(key: &Key) -> Option<u64> {
+    let KeyId::Object(id) = key.id() else { return None };
+    key.namespace().chunk_bytes(id.group)
+}

@@ -1,0 +1,275 @@
+//! Loads from a foreign layout: the file's length is the payload's, and facts may be missing.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvtier_core::{Error, ErrorKind, Event, Load, Loaded, MissReason};
+use kvtier_key::{BlockSums, Key, PieceSums};
+use kvtier_mem::Lease;
+
+use super::facts::{Known, Whose, whose};
+use super::find::{Found, is_allowed, is_padded};
+use super::{Foreign, Verify};
+use crate::bounce::{Landing, scatter};
+use crate::counters::add;
+use crate::hands::Hands;
+use crate::home::FileId;
+use crate::line::Turn;
+use crate::load::{Answer, condemned, miss};
+use crate::mover::{Moved, Mover, Part, Transfer};
+use crate::name::PAGE;
+use crate::pool::{Lane, Pool};
+use crate::readers::Reading;
+use crate::shared::Shared;
+
+/// What was found out before the bytes are read.
+struct Plan {
+    file: File,
+    seen: FileId,
+    /// Length of the payload, and of the file.
+    len: u64,
+    bytes: u64,
+    /// What the bytes must sum to; `None`: there are no facts.
+    sums: Option<BlockSums>,
+}
+
+/// Why no bytes are read.
+enum No {
+    Miss(MissReason),
+    Corrupt(u64, FileId),
+}
+
+/// A load, first half: find the file, read its facts, start reading its bytes.
+pub fn begin<M: Mover>(
+    (shared, foreign): (&Arc<Shared<M>>, &Foreign),
+    hands: &Hands,
+    (op, slot): (Load, Answer),
+    turn: Option<Turn>,
+) {
+    if shared.index().is_suspect(op.key.digest()) {
+        return miss(shared, op, slot, MissReason::Absent);
+    }
+    let room = op.into.iter().map(|l| l.len() as u64).sum();
+    let reading = shared.readers.enter(*op.key.digest());
+    match plan(shared, foreign, &op.key, room) {
+        Ok(Ok(plan)) => read((shared, hands, turn), (op, slot, reading), plan),
+        Ok(Err(No::Miss(reason))) => miss(shared, op, slot, reason),
+        Ok(Err(No::Corrupt(bytes, seen))) => {
+            drop(reading);
+            condemned(shared, op, slot, (bytes, seen));
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            shared.vanished(op.key.digest(), 0);
+            miss(shared, op, slot, MissReason::Absent);
+        }
+        Err(e) => {
+            let error = shared.io_error("load", &op.key, "cannot open the chunk's file", e);
+            slot.finish(op, Err(error));
+        }
+    }
+}
+
+fn plan<M: Mover>(shared: &Shared<M>, foreign: &Foreign, key: &Key, room: u64) -> io::Result<Result<Plan, No>> {
+    let Ok(name) = foreign.layout.file_name(key.id()) else { return Err(io::ErrorKind::NotFound.into()) };
+    let file = shared.home.open_at(&name)?;
+    let meta = file.metadata()?;
+    let (bytes, seen) = (meta.len(), FileId::of(&meta));
+    if !meta.is_file() {
+        return Ok(Err(No::Miss(MissReason::Absent)));
+    }
+    let (len, sums) = match Known::of(&file)? {
+        Known::Junk => return Ok(Err(No::Corrupt(bytes, seen))),
+        Known::Facts(facts) => match whose(&facts, key) {
+            Whose::Ours if facts.raw_len == bytes && bytes > 0 => (bytes, Some(facts.sums)),
+            Whose::Ours | Whose::Wrong => return Ok(Err(No::Corrupt(bytes, seen))),
+            Whose::AnotherNamespace => {
+                shared.distrust(key.digest(), bytes);
+                return Ok(Err(No::Miss(MissReason::Absent)));
+            }
+        },
+        Known::Unverified => {
+            add(&shared.counters.unverified, 1);
+            if foreign.verify == Verify::Strict {
+                shared.distrust(key.digest(), bytes);
+                return Ok(Err(No::Miss(MissReason::Unverified)));
+            }
+            let exact = bytes == room || is_padded(bytes, room);
+            if !exact || !is_allowed(key, room) {
+                return Ok(Err(No::Miss(MissReason::Length)));
+            }
+            (room, None)
+        }
+    };
+    if len > room || len == 0 {
+        return Ok(Err(No::Miss(MissReason::Length)));
+    }
+    let known = shared.index().get(key.digest()).map(|e| (e.chunk.len, e.chunk.bytes));
+    if known != Some((len, bytes)) {
+        let _one = shared.name(key.digest());
+        shared.found(key, Found { len: Some(len), bytes });
+    }
+    Ok(Ok(Plan { file, seen, len, bytes, sums }))
+}
+
+/// Reads the last partial page here, as far as the file goes: for the engines a file that ends within a request is one that lost its end.
+fn read_tail(file: &File, whole: u64, bytes: u64, tail: &mut Lease) -> io::Result<usize> {
+    let wanted = (bytes - whole) as usize;
+    if wanted == 0 {
+        return Ok(0);
+    }
+    tail.assume_filled(0);
+    let page = tail.as_host_mut().and_then(|memory| memory.get_mut(..PAGE as usize));
+    let page = page.ok_or_else(|| io::Error::other("no memory for a page"))?;
+    let got = file.read_at(page, whole)?;
+    tail.assume_filled(got);
+    if got == wanted { Ok(got) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+fn read<M: Mover>(
+    (shared, hands, turn): (&Arc<Shared<M>>, &Hands, Option<Turn>),
+    (op, slot, reading): (Load, Answer, Reading),
+    plan: Plan,
+) {
+    let Load { key, into } = op;
+    let Plan { file, seen, len, bytes, sums } = plan;
+    let whole = len - len % PAGE;
+    let freed = Some(shared.for_memory.seen());
+    let planned = match shared.tails.lease(2 * PAGE as usize) {
+        Ok(tail) => Landing::plan(into, len as usize, (&shared.bounce, shared.bounce_bytes), tail),
+        Err(_) => Err((into, None)),
+    };
+    let (landing, mut parts) = match planned {
+        Ok(planned) => planned,
+        Err((into, Some(error))) => return slot.finish(Load { key, into }, Err(error.with_op("load"))),
+        Err((into, None)) => {
+            // Our own buffers are all in use. From the start when some are free: by then the file may be another.
+            let (shared2, hands2, op) = (Arc::clone(shared), hands.clone(), Load { key, into });
+            let again = move |turn| crate::load::begin(&shared2, &hands2, (op, slot), Some(turn));
+            return hands.wait(&shared.for_memory, (turn, freed), Lane::Read, again);
+        }
+    };
+    let mut pair = parts.pop();
+    let tail = match &mut pair {
+        Some(Part::Read { into, .. }) => read_tail(&file, whole, bytes, into),
+        _ => Err(io::Error::other("no memory for a page")),
+    };
+    let first = Arc::new(Mutex::new(PieceSums::new(len)));
+    let ours = Landed { landing, pair, key, slot, reading, len, bytes, seen, sums, tail };
+    if parts.is_empty() || ours.tail.is_err() {
+        let file = Arc::new(file.into());
+        return finish(
+            shared,
+            &hands.pool,
+            ours,
+            Moved { transfer: Transfer { file, parts, watch: None }, result: Ok(0) },
+            first,
+        );
+    }
+    let watch = ours.sums.is_some().then(|| watch(&first, &parts));
+    let transfer = Transfer { file: Arc::new(file.into()), watch, parts };
+    let (theirs, pool) = (Arc::clone(shared), Arc::clone(&hands.pool));
+    let ours = Arc::new(Mutex::new(Some(ours)));
+    let held = Arc::clone(&ours);
+    let done = Box::new(move |moved: Moved| {
+        if let Some(ours) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            finish(&theirs, &pool, ours, moved, first);
+        }
+    });
+    if let Err(refused) = shared.mover.submit(transfer, done)
+        && let Some(ours) = ours.lock().unwrap_or_else(PoisonError::into_inner).take()
+    {
+        let mut parts = refused.transfer.parts;
+        parts.extend(ours.pair);
+        let (into, ..) = ours.landing.unpack(parts);
+        drop(ours.reading);
+        let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
+        ours.slot
+            .finish(Load { key: ours.key, into }, if refused.closed { Err(closed) } else { Ok(Loaded::Throttled) });
+    }
+}
+
+/// A load under way.
+struct Landed {
+    landing: Landing,
+    /// The page of the payload's end.
+    pair: Option<Part>,
+    key: Key,
+    slot: Answer,
+    reading: Reading,
+    len: u64,
+    bytes: u64,
+    seen: FileId,
+    sums: Option<BlockSums>,
+    /// How many bytes of the file the page holds.
+    tail: io::Result<usize>,
+}
+
+fn watch(sums: &Arc<Mutex<PieceSums>>, parts: &[Part]) -> crate::Watch {
+    let starts: Vec<u64> = parts.iter().map(|p| if let Part::Read { at, .. } = p { *at } else { 0 }).collect();
+    let sums = Arc::clone(sums);
+    Box::new(move |part, offset, bytes| {
+        sums.lock().unwrap_or_else(PoisonError::into_inner).piece(starts[part] + offset, bytes);
+    })
+}
+
+/// A load, second half: prove the bytes, if there is something to prove them by, and answer.
+fn finish<M: Mover>(
+    shared: &Arc<Shared<M>>,
+    pool: &Arc<Pool>,
+    ours: Landed,
+    mut moved: Moved,
+    sums: Arc<Mutex<PieceSums>>,
+) {
+    let Landed { landing, pair, key, slot, reading, len, bytes, seen, sums: wanted, tail } = ours;
+    drop(reading);
+    let bounced = landing.is_bounced();
+    moved.transfer.parts.extend(pair);
+    let (mut into, bounce, page) = landing.unpack(moved.transfer.parts);
+    let (payload, padding) = page
+        .as_ref()
+        .and_then(Lease::as_host)
+        .and_then(|page| page.get(..*tail.as_ref().unwrap_or(&0)))
+        .and_then(|end| end.split_at_checked((len % PAGE) as usize))
+        .unwrap_or_default();
+    let mut sums = std::mem::replace(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner), PieceSums::new(0));
+    let unverified = wanted.is_none();
+    let right = match wanted {
+        Some(wanted) => {
+            sums.piece(len - payload.len() as u64, payload);
+            sums.finish().is_some_and(|found| found == wanted)
+        }
+        None => padding.iter().all(|byte| *byte == 0),
+    };
+    let result = moved.result.and(tail);
+    let landed = result.is_ok() && right && {
+        let bounce = bounce.as_ref().filter(|_| bounced).and_then(Lease::as_host).unwrap_or_default();
+        add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
+        add(&shared.counters.copied_tail_bytes, payload.len() as u64);
+        let whole = len as usize - payload.len();
+        scatter(&mut into, 0, bounce).is_ok() && scatter(&mut into, whole, payload).is_ok()
+    };
+    if !landed {
+        into.iter_mut().for_each(|lease| lease.assume_filled(0));
+    }
+    let op = Load { key, into };
+    match result {
+        Ok(_) if landed => {
+            add(&shared.counters.hits, 1);
+            add(&shared.counters.loaded_bytes, len);
+            shared.tell(&[Event::Touched { key: *op.key.digest() }]);
+            slot.finish(op, Ok(Loaded::Hit { len }));
+        }
+        Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => {
+            let error = shared.io_error("load", &op.key, "cannot read the chunk's file", e);
+            slot.finish(op, Err(error));
+        }
+        // Longer than what was asked for, by more than zeros: fine for others, perhaps.
+        Ok(_) if unverified => miss(shared, op, slot, MissReason::Length),
+        _ => {
+            let theirs = Arc::clone(shared);
+            pool.push(Lane::Read, move || condemned(&theirs, op, slot, (bytes, seen)));
+        }
+    }
+}

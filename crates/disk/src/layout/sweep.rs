@@ -1,0 +1,193 @@
+//! What lies in a foreign directory, and how long it is: names tell the former at the start, a look at each file the latter, in the
+//! background and again every so often, since others write and delete there.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kvtier_index::{Chunk, Cursor, Tag};
+use kvtier_key::{Digest, Key};
+
+use super::Foreign;
+use crate::history;
+use crate::mover::Mover;
+use crate::shared::Shared;
+
+/// How many chunks are told to the index, or asked of it, at a time.
+const SOME: usize = 1024;
+
+/// The thread that sweeps.
+pub struct Sweeper<M: Mover> {
+    shared: Arc<Shared<M>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl<M: Mover> Sweeper<M> {
+    /// Starts the thread; `listed` says whether the names were listed already.
+    pub fn start(shared: &Arc<Shared<M>>, every: Duration, listed: bool) -> io::Result<Self> {
+        let theirs = Arc::clone(shared);
+        let name = format!("{}-sweeper", shared.caps.name);
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            if let Some(foreign) = theirs.home.foreign() {
+                run(&theirs, foreign, every, listed);
+            }
+        })?;
+        Ok(Sweeper { shared: Arc::clone(shared), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Ends the thread.
+    pub fn close(&self) {
+        if let Some(foreign) = self.shared.home.foreign() {
+            foreign.call(|call| call.stop = true);
+        }
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<M: Mover> fmt::Debug for Sweeper<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sweeper")
+    }
+}
+
+fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, every: Duration, mut listed: bool) {
+    let (bell, rung) = &foreign.bell;
+    loop {
+        if foreign.namespace().is_some() {
+            if !std::mem::replace(&mut listed, true) {
+                shared.told(shared.list_foreign(foreign), "list the directory");
+            }
+            shared.told(shared.sweep(foreign), "sweep the directory");
+            shared.fit_under_the_cap();
+        }
+        let mut call = bell.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = Instant::now() + every;
+        while !call.stop && !std::mem::take(&mut call.now) && Instant::now() < due {
+            let left = due.saturating_duration_since(Instant::now());
+            call = rung.wait_timeout(call, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if call.stop {
+            return;
+        }
+    }
+}
+
+impl<M: Mover> Shared<M> {
+    fn told(&self, done: io::Result<()>, what: &str) {
+        if let Err(e) = done {
+            self.fault(format!("cannot {what}: {e}"));
+        }
+    }
+
+    /// Whether eviction may choose: not before the sizes of a foreign layout's files are known.
+    pub fn may_evict(&self) -> bool {
+        self.home.foreign().is_none_or(Foreign::may_evict)
+    }
+
+    /// Enters all names, their lengths unknown, in the order of use that was noted. Nothing is asked of any file.
+    pub fn list_foreign(&self, foreign: &Foreign) -> io::Result<()> {
+        let mut some = Vec::with_capacity(SOME);
+        self.home.root_names(|name| {
+            if let Some(key) = foreign.key_of(name) {
+                foreign.learn_as(*key.digest(), name);
+                some.push(key);
+            }
+            if some.len() == SOME {
+                self.enter(&mut some);
+            }
+            Ok(())
+        })?;
+        self.enter(&mut some);
+        let (records, _) = history::records(&self.home.own())?;
+        for some in records.chunks(SOME) {
+            let mut index = self.index();
+            some.iter().for_each(|record| history::apply(&mut index, record));
+        }
+        Ok(())
+    }
+
+    fn enter(&self, keys: &mut Vec<Key>) {
+        let mut index = self.index();
+        for key in keys.drain(..) {
+            if index.get(key.digest()).is_none() && !index.is_leaving(key.digest()) {
+                let tenant = self.tenants.id(key.namespace().tenant());
+                let _ = index.insert(Chunk::new(*key.digest(), 0, 0).with_tenant(tenant));
+            }
+        }
+    }
+
+    /// Looks at every file: what is new is entered, what is gone forgotten, lengths are corrected, and the ledger with them.
+    pub fn sweep(&self, foreign: &Foreign) -> io::Result<()> {
+        let _one = foreign.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = HashSet::new();
+        self.home.root_names(|name| {
+            if let Some(key) = foreign.key_of(name)
+                && self.sweep_one(foreign, &key, name)?
+            {
+                seen.insert(Tag::of(key.digest()).as_u64());
+            }
+            Ok(())
+        })?;
+        self.forget_all_but(&seen);
+        foreign.learned().iter().for_each(|digest| self.unlearn_if_gone(foreign, digest));
+        let usage = || {
+            let usage = self.index().usage();
+            Ok(usage.used + usage.reserved + self.aside_bytes.load(Ordering::Relaxed))
+        };
+        self.ledger.recount(true, usage)?;
+        let first = !foreign.is_swept();
+        foreign.set_swept();
+        if !foreign.may_evict() {
+            let used = self.index().usage().used;
+            match self.home.agree_on_cap(self.capacity_bytes, used, foreign.shrink) {
+                Ok(()) => foreign.set_agreed(),
+                Err(e) if first => self.fault(e.to_string()),
+                Err(_) => {}
+            }
+        }
+        self.for_room.call();
+        Ok(())
+    }
+
+    /// Looks at one file; `false` when there is no chunk.
+    fn sweep_one(&self, foreign: &Foreign, key: &Key, name: &str) -> io::Result<bool> {
+        foreign.learn_as(*key.digest(), name);
+        let _one = self.name(key.digest());
+        let Some(bytes) = self.home.bytes_of(key.digest(), 0)?.filter(|bytes| *bytes > 0) else { return Ok(false) };
+        let known = self.index().get(key.digest()).map(|entry| entry.chunk);
+        // Seen before and not changed since: neither is its length, nor whether a load would vouch for it.
+        if known.is_none_or(|known| known.bytes != bytes) {
+            let Some(found) = self.look_at(foreign, key)? else { return Ok(false) };
+            self.found(key, found);
+        }
+        Ok(true)
+    }
+
+    /// Whoever enters a chunk learns its name with the chunk's [name](Shared::name) held.
+    fn unlearn_if_gone(&self, foreign: &Foreign, digest: &Digest) {
+        let _one = self.name(digest);
+        let index = self.index();
+        if !index.is_known(digest) {
+            drop(index);
+            foreign.unlearn(digest);
+        }
+    }
+
+    /// Forgets what the index knows and a sweep did not see, if it is not there.
+    fn forget_all_but(&self, seen: &HashSet<u64>) {
+        let (mut cursor, mut gone) = (Some(Cursor::default()), Vec::<Digest>::new());
+        while let Some(from) = cursor {
+            let page = self.index().keys_page(from, SOME);
+            let digests = page.chunks.iter().map(|chunk| chunk.digest);
+            gone.extend(digests.filter(|digest| !seen.contains(&Tag::of(digest).as_u64())));
+            cursor = page.next;
+        }
+        gone.iter().for_each(|digest| self.vanished(digest, 0));
+    }
+}

@@ -1,0 +1,393 @@
+//! Directories that LMCache and we share: what it wrote serves, what we write is byte for byte what it would have written.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvtier_core::{
+    Ctx, Cursor, Digest, ErrorKind, Hold, Key, Load, Loaded, MissReason, Mode, Namespace, Observe, Presence, Save,
+    Saved, ShedReason, Tier,
+};
+use kvtier_file::{FileConfig, FileTier, Layout, Verify};
+use kvtier_mem::{Arena, ArenaConfig};
+use serde_json::Value;
+
+const XATTR: &str = "user.kvtier";
+
+fn ns() -> Arc<Namespace> {
+    Arc::new(Namespace::new("shared", Digest::default()))
+}
+
+fn key(layout: Layout, name: &str) -> Key {
+    Key::new(ns(), layout.key_of(name).unwrap())
+}
+
+/// Name number `n` of an MP chunk.
+fn name(n: u64) -> String {
+    format!("org-SEP-m@0x02010201@0@{n:016x}.data")
+}
+
+fn bytes(n: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u64 * 31 + n * 7 + 1) as u8).collect()
+}
+
+struct Use {
+    tier: FileTier,
+    arena: Arena,
+}
+
+impl Use {
+    fn open(config: FileConfig) -> Self {
+        Use { tier: FileTier::open(config).unwrap(), arena: Arena::new(ArenaConfig::heap(16 << 20)).unwrap() }
+    }
+
+    fn ctx(&self) -> Ctx {
+        Ctx::within(Duration::from_secs(30))
+    }
+
+    fn load(&self, key: &Key, room: usize) -> (Loaded, Vec<u8>) {
+        let into = vec![self.arena.lease(room).unwrap()];
+        let done = self.tier.load(&self.ctx(), vec![Load { key: key.clone(), into }]).wait().remove(0);
+        (done.result.unwrap(), done.op.into[0].as_host().unwrap().to_vec())
+    }
+
+    fn save(&self, key: &Key, bytes: &[u8]) -> Saved {
+        let mut lease = self.arena.lease(bytes.len()).unwrap();
+        lease.write_at(0, bytes).unwrap();
+        let op = Save { key: key.clone(), from: vec![lease.freeze()] };
+        self.tier.save(&self.ctx(), vec![op]).wait().remove(0).result.unwrap()
+    }
+
+    fn find(&self, key: &Key) -> Presence {
+        let looked = self.tier.lookup(&self.ctx(), [key.clone()].into(), Mode::Each, Hold::None).wait();
+        looked.unwrap().found[0]
+    }
+
+    fn hits(&self, key: &Key, expected: &[u8]) {
+        let len = expected.len() as u64;
+        assert_eq!(self.find(key), Presence::Hit { len });
+        let (loaded, got) = self.load(key, expected.len());
+        assert_eq!(loaded, Loaded::Hit { len });
+        assert!(got == expected, "a wrong byte");
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.tier.status().counters.iter().find(|(n, _)| *n == name).unwrap().1
+    }
+
+    fn eventually(&self, what: &str, done: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !done() {
+            assert!(Instant::now() < end, "{what}: not within ten seconds; {:?}", self.tier.usage());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn config(dir: &Path, layout: Layout) -> FileConfig {
+    let fast = Duration::from_millis(20);
+    FileConfig::new(dir, 1 << 30).with_layout(layout).with_flush_every(fast).with_sweep_every(fast)
+}
+
+/// All files besides our own affairs.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let all = fs::read_dir(dir).unwrap().flatten().filter(|file| file.file_name() != ".kvtier");
+    // One that goes while we look is gone.
+    all.filter_map(|file| Some((file.file_name().into_string().unwrap(), fs::read(file.path()).ok()?))).collect()
+}
+
+fn facts(path: &Path) -> Option<Vec<u8>> {
+    let mut record = [0; 2048];
+    let len = rustix::fs::lgetxattr(path, XATTR, &mut record[..]).ok()?;
+    Some(record[..len].to_vec())
+}
+
+/// The cases of `fs_files.json`: adapter, and its files by name.
+fn cases() -> Vec<(String, BTreeMap<String, Vec<u8>>)> {
+    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/../testkit/vectors");
+    let folder = std::env::var_os("KVTIER_VECTORS").map_or_else(|| committed.into(), PathBuf::from);
+    let text = fs::read_to_string(folder.join("fs_files.json")).unwrap();
+    let whole: Value = serde_json::from_str(&text).unwrap();
+    let case = |case: &Value| {
+        let files = case["out"]["files"].as_object().unwrap();
+        let files = files.iter().map(|(name, hex)| (name.clone(), unhex(hex.as_str().unwrap()))).collect();
+        (case["in"]["adapter"].as_str().unwrap().to_owned(), files)
+    };
+    let cases: Vec<_> = whole["cases"].as_array().unwrap().iter().map(case).collect();
+    assert!(!cases.is_empty());
+    cases
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    text.as_bytes().chunks(2).map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
+}
+
+fn layout_of(adapter: &str) -> Option<Layout> {
+    match adapter {
+        "fs" | "fs_native" => Some(Layout::LmcacheMp),
+        "FSConnector" => Some(Layout::Lmcache),
+        _ => None,
+    }
+}
+
+#[test]
+fn what_lmcache_wrote_serves() {
+    for (adapter, theirs) in cases() {
+        let Some(layout) = layout_of(&adapter) else { continue };
+        let dir = tempfile::tempdir().unwrap();
+        theirs.iter().for_each(|(name, bytes)| fs::write(dir.path().join(name), bytes).unwrap());
+        let it = Use::open(config(dir.path(), layout));
+        for (name, bytes) in &theirs {
+            let key = key(layout, name);
+            it.hits(&key, bytes);
+            // Nothing tells a chunk that lost its end from one that was never longer: only the exact length will do.
+            assert_eq!(it.load(&key, bytes.len() + 1).0, Loaded::Miss(MissReason::Length));
+            assert_eq!(it.load(&key, bytes.len() - 1).0, Loaded::Miss(MissReason::Length));
+            assert_eq!(it.save(&key, bytes), Saved::Present);
+        }
+        assert_eq!(it.counter("unverified"), 3 * theirs.len() as u64);
+        assert_eq!(files(dir.path()), theirs, "{adapter}: nothing was changed");
+    }
+}
+
+#[test]
+fn what_we_write_is_what_lmcache_writes() {
+    for (adapter, theirs) in cases() {
+        let Some(layout) = layout_of(&adapter) else { continue };
+        let dir = tempfile::tempdir().unwrap();
+        let it = Use::open(config(dir.path(), layout));
+        for (name, bytes) in &theirs {
+            assert_eq!(it.save(&key(layout, name), bytes), Saved::Stored);
+            it.hits(&key(layout, name), bytes);
+            assert!(facts(&dir.path().join(name)).is_some());
+        }
+        assert_eq!(files(dir.path()), theirs, "{adapter}");
+        assert_eq!((it.counter("unverified"), it.counter("facts_not_kept")), (0, 0));
+        drop(it);
+        assert_eq!(files(dir.path()), theirs, "{adapter}");
+    }
+}
+
+#[test]
+fn files_that_are_no_chunks_of_the_layout_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let local_disk = cases().into_iter().filter(|(adapter, _)| adapter == "LocalDiskBackend");
+    let mut strangers: BTreeMap<_, _> = local_disk.flat_map(|(_, files)| files).collect();
+    strangers.extend([("x.data".into(), vec![1]), ("org-SEP-m@0x02010201@0@00.tmp".into(), vec![2])]);
+    strangers.iter().for_each(|(name, bytes)| fs::write(dir.path().join(name), bytes).unwrap());
+    fs::create_dir(dir.path().join("tmp")).unwrap();
+    let it = Use::open(config(dir.path(), Layout::LmcacheMp).with_namespace(ns()));
+    it.eventually("swept", || it.tier.usage().used_bytes == Some(0));
+    it.tier.remove(&it.ctx(), [key(Layout::LmcacheMp, &name(1))].into()).wait().unwrap();
+    drop(it);
+    assert!(strangers.keys().all(|name| dir.path().join(name).exists()) && dir.path().join("tmp").exists());
+    let ours = FileTier::open(FileConfig::new(dir.path(), 1 << 30)).unwrap_err();
+    assert!(ours.to_string().contains("layout: lmcache-mp"), "{ours}");
+}
+
+#[test]
+fn keys_without_a_name_and_other_namespaces_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let it = Use::open(config(dir.path(), Layout::LmcacheMp));
+    let refused = |key: &Key| {
+        let into = vec![it.arena.lease(4096).unwrap()];
+        let done = it.tier.load(&it.ctx(), vec![Load { key: key.clone(), into }]).wait().remove(0);
+        done.result.unwrap_err().kind()
+    };
+    assert_eq!(refused(&key(Layout::Lmcache, "m@2@1@1234@half.data")), ErrorKind::Unsupported);
+    it.save(&key(Layout::LmcacheMp, &name(1)), b"one");
+    let id = Layout::LmcacheMp.key_of(&name(1)).unwrap();
+    let other = Key::new(Arc::new(Namespace::new("other", Digest::default())), id);
+    assert_eq!(refused(&other), ErrorKind::Invalid);
+    drop(it);
+    // Facts tell another tier that the chunk is not its own; it stays for whose it is.
+    let it = Use::open(config(dir.path(), Layout::LmcacheMp));
+    assert_eq!(it.find(&other), Presence::Miss);
+    assert_eq!(it.load(&other, 3).0, Loaded::Miss(MissReason::Absent));
+    drop(it);
+    Use::open(config(dir.path(), Layout::LmcacheMp)).hits(&key(Layout::LmcacheMp, &name(1)), b"one");
+}
+
+#[test]
+fn without_facts_strict_refuses_and_a_save_brings_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let theirs = bytes(1, 5000);
+    fs::write(dir.path().join(name(1)), &theirs).unwrap();
+    let it = Use::open(config(dir.path(), Layout::LmcacheMp).with_verify(Verify::Strict));
+    let key = key(Layout::LmcacheMp, &name(1));
+    assert_eq!(it.find(&key), Presence::Miss);
+    assert_eq!(it.load(&key, 5000).0, Loaded::Miss(MissReason::Unverified));
+    assert_eq!((it.counter("unverified"), it.counter("misses_unverified")), (1, 1));
+    it.eventually("counted all the same", || it.tier.usage().used_bytes == Some(5000));
+    assert_eq!(it.find(&key), Presence::Miss, "swept or not");
+    assert_eq!(it.save(&key, &theirs), Saved::Stored);
+    it.hits(&key, &theirs);
+    assert_eq!(it.save(&key, &theirs), Saved::Present);
+    assert_eq!(it.tier.usage().used_bytes, Some(5000));
+}
+
+#[test]
+fn whole_page_writers_leave_zeros_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let it = Use::open(config(dir.path(), Layout::LmcacheMp));
+    for (n, len) in [(1, 5000), (2, 4095), (3, 4097)] {
+        let mut padded = bytes(n, len);
+        padded.resize(len.next_multiple_of(4096), 0);
+        fs::write(dir.path().join(name(n)), &padded).unwrap();
+        let key = key(Layout::LmcacheMp, &name(n));
+        assert_eq!(it.load(&key, len), (Loaded::Hit { len: len as u64 }, bytes(n, len)));
+        assert_eq!(it.load(&key, len - 4096.min(len - 1)).0, Loaded::Miss(MissReason::Length));
+        *padded.last_mut().unwrap() = 1;
+        fs::write(dir.path().join(name(n)), &padded).unwrap();
+        assert_eq!(it.load(&key, len).0, Loaded::Miss(MissReason::Length));
+        assert!(dir.path().join(name(n)).exists(), "it may be fine for others");
+    }
+    // Where the namespace knows the length, lookups say it.
+    let ns = Arc::new(Namespace::new("", Digest::default()).with_chunk_bytes(0, 5000).with_partial(false));
+    fs::write(dir.path().join(name(4)), [bytes(4, 5000), vec![0; 3192]].concat()).unwrap();
+    fs::write(dir.path().join(name(5)), bytes(5, 4999)).unwrap();
+    let it = Use::open(config(dir.path(), Layout::LmcacheMp).with_namespace(Arc::clone(&ns)));
+    let key = |n| Key::new(Arc::clone(&ns), Layout::LmcacheMp.key_of(&name(n)).unwrap());
+    it.hits(&key(4), &bytes(4, 5000));
+    assert_eq!(it.load(&key(5), 4999).0, Loaded::Miss(MissReason::Length), "it lost its end");
+}
+
+#[test]
+fn a_flipped_byte_and_wrong_facts_are_corrupt() {
+    for len in [3, 4096, 5000, 100_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let it = Use::open(config(dir.path(), Layout::LmcacheMp));
+        let key = |n| key(Layout::LmcacheMp, &name(n));
+        (1..=5).for_each(|n| assert_eq!(it.save(&key(n), &bytes(n, len)), Saved::Stored));
+        let path = |n| dir.path().join(name(n));
+        let write = |n| fs::OpenOptions::new().write(true).open(path(n)).unwrap();
+        write(1).write_all_at(&[bytes(1, len)[len - 1] ^ 1], len as u64 - 1).unwrap();
+        write(2).write_all_at(&[bytes(2, len)[0] ^ 1], 0).unwrap();
+        write(3).set_len(len as u64 - 1).unwrap();
+        rustix::fs::setxattr(path(4), XATTR, b"junk", rustix::fs::XattrFlags::empty()).unwrap();
+        let swapped = facts(&path(1)).unwrap();
+        rustix::fs::setxattr(path(5), XATTR, &swapped, rustix::fs::XattrFlags::empty()).unwrap();
+        for n in 1..=5 {
+            assert_eq!(it.load(&key(n), len).0, Loaded::Miss(MissReason::Corrupt), "{n} of {len} bytes");
+            assert_eq!(it.find(&key(n)), Presence::Miss);
+            assert!(!path(n).exists() && dir.path().join(".kvtier/quarantine").join(name(n)).exists());
+            assert_eq!(it.save(&key(n), &bytes(n, len)), Saved::Stored);
+            it.hits(&key(n), &bytes(n, len));
+        }
+        assert_eq!((it.counter("set_aside"), it.counter("misses_corrupt")), (5, 5));
+    }
+}
+
+#[test]
+fn what_others_write_and_delete_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let it = Use::open(config(dir.path(), Layout::LmcacheMp).with_namespace(ns()));
+    let key = |n| key(Layout::LmcacheMp, &name(n));
+    (0..4).for_each(|n| assert_eq!(it.save(&key(n), &bytes(n, 6000)), Saved::Stored));
+    // Found by lookup and by load before any sweep, and counted by it.
+    (4..8).for_each(|n| fs::write(dir.path().join(name(n)), bytes(n, 7000)).unwrap());
+    (4..8).for_each(|n| it.hits(&key(n), &bytes(n, 7000)));
+    it.eventually("counted", || it.tier.usage().used_bytes == Some(4 * 13_000) && it.tier.usage().chunks == 8);
+    // Gone before a sweep can know: a miss.
+    (0..2).for_each(|n| fs::remove_file(dir.path().join(name(n))).unwrap());
+    (0..2).for_each(|n| assert_eq!(it.load(&key(n), 6000).0, Loaded::Miss(MissReason::Absent)));
+    assert_eq!(it.find(&key(0)), Presence::Miss);
+    // Gone and never asked for again: the sweep forgets it.
+    fs::remove_file(dir.path().join(name(4))).unwrap();
+    it.eventually("forgotten", || it.tier.usage().used_bytes == Some(2 * 6000 + 3 * 7000));
+    // Written anew by another program, with another length.
+    fs::write(dir.path().join("new"), bytes(9, 100)).unwrap();
+    fs::rename(dir.path().join("new"), dir.path().join(name(2))).unwrap();
+    assert_eq!(it.load(&key(2), 100), (Loaded::Hit { len: 100 }, bytes(9, 100)));
+    it.hits(&key(2), &bytes(9, 100));
+    let page = it.tier.keys(Cursor::default(), 100);
+    let mut lens: Vec<u64> = page.keys.iter().map(|info| info.len).collect();
+    lens.sort_unstable();
+    assert_eq!(lens, [100, 6000, 7000, 7000, 7000]);
+}
+
+#[test]
+fn usage_and_cap_return_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = |n| key(Layout::LmcacheMp, &name(n));
+    let it = Use::open(config(dir.path(), Layout::LmcacheMp));
+    (0..10).for_each(|n| assert_eq!(it.save(&key(n), &bytes(n, 50_000)), Saved::Stored));
+    it.hits(&key(0), &bytes(0, 50_000));
+    drop(it);
+    let config = |chunks: u64| {
+        let mut config = FileConfig::new(dir.path(), chunks * 50_000).with_layout(Layout::LmcacheMp);
+        config = config.with_flush_every(Duration::from_millis(20)).with_sweep_every(Duration::from_millis(20));
+        config.with_namespace(ns())
+    };
+    let it = Use::open(config(20));
+    assert_eq!(it.tier.usage().chunks, 10, "names are listed at once");
+    it.eventually("swept", || it.tier.usage().used_bytes == Some(500_000));
+    drop(it);
+    // Another program writes meanwhile; a smaller cap is brought about after the sweep, in the order of use.
+    (10..12).for_each(|n| fs::write(dir.path().join(name(n)), bytes(n, 50_000)).unwrap());
+    let it = Use::open(config(5));
+    it.eventually("swept", || it.tier.usage().used_bytes == Some(600_000));
+    assert_eq!(it.save(&key(20), &bytes(20, 50_000)), Saved::Shed(ShedReason::Full), "nothing goes unless told to");
+    assert_eq!(files(dir.path()).len(), 12);
+    assert!(it.tier.status().reasons.iter().any(|reason| reason.contains("shrink")), "{:?}", it.tier.status());
+    drop(it);
+    let it = Use::open(config(5).with_shrink(true));
+    it.eventually("under the cap", || it.tier.usage().used_bytes.is_some_and(|used| used <= 250_000));
+    assert_eq!(files(dir.path()).len(), 5);
+    assert!(dir.path().join(name(0)).exists(), "the most recently used stays");
+    for n in 20..40 {
+        assert_eq!(it.save(&key(n), &bytes(n, 50_000)), Saved::Stored);
+        assert!(files(dir.path()).len() <= 5);
+    }
+    it.hits(&key(39), &bytes(39, 50_000));
+    assert_eq!(it.counter("recycled"), 0, "others may be reading what is evicted");
+    assert_eq!(it.save(&key(50), &bytes(50, 250_001)), Saved::Shed(ShedReason::TooLarge));
+    // What another program adds is brought under the cap too.
+    (40..45).for_each(|n| fs::write(dir.path().join(name(n)), bytes(n, 50_000)).unwrap());
+    it.eventually("under the cap again", || files(dir.path()).len() <= 5);
+}
+
+#[test]
+fn two_tiers_and_another_program_share_one_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Use::open(FileConfig::new(dir.path(), 20 * 50_000).with_layout(Layout::LmcacheMp));
+    let (a, b) = (open(), open());
+    let key = |n| key(Layout::LmcacheMp, &name(n));
+    let end = Instant::now() + Duration::from_secs(3);
+    let work = |it: &Use, mut seed: u64| {
+        let mut hits = 0;
+        while Instant::now() < end {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (n, m) = ((seed >> 33) % 60, (seed >> 40) % 60);
+            let saved = it.save(&key(n), &bytes(n, 50_000));
+            assert!(matches!(saved, Saved::Stored | Saved::Present | Saved::Shed(_)), "{saved:?}");
+            let (loaded, got) = it.load(&key(m), 50_000);
+            match loaded {
+                Loaded::Hit { .. } => assert!(got == bytes(m, 50_000), "a wrong byte"),
+                other => assert_eq!(other, Loaded::Miss(MissReason::Absent)),
+            }
+            hits += u64::from(matches!(loaded, Loaded::Hit { .. }));
+        }
+        assert!(hits > 10, "{hits} hits");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(&a, 1));
+        scope.spawn(|| work(&b, 2));
+        scope.spawn(|| {
+            for n in (0..60).cycle() {
+                let draft = dir.path().join("draft.tmp");
+                fs::write(&draft, bytes(n, 50_000)).unwrap();
+                fs::rename(&draft, dir.path().join(name(n))).unwrap();
+                let _ = fs::remove_file(dir.path().join(name((n + 7) % 60)));
+                std::thread::sleep(Duration::from_millis(3));
+                if Instant::now() > end {
+                    break;
+                }
+            }
+        });
+    });
+}
