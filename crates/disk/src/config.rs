@@ -29,6 +29,10 @@ pub struct DiskConfig {
     pub capacity_bytes: u64,
     /// Whether a directory that holds more than the cap, and whose noted cap is larger, may be opened all the same: chunks are deleted.
     pub shrink: bool,
+    /// Whose chunks these are and what they look like. Given, the directory is opened only if it was never opened with another layout,
+    /// other chunk sizes or another rule for partial chunks for the same tenant. Files of a foreign layout do not tell whose they are: with
+    /// `None` the first key says it.
+    pub namespace: Option<Arc<Namespace>>,
     /// The tier's name in errors and reports.
     pub name: String,
     /// The most ops in flight.
@@ -50,8 +54,6 @@ pub struct DiskConfig {
     pub layout: Layout,
     /// What becomes of chunks that nothing proves; only foreign layouts have such.
     pub verify: Verify,
-    /// Whose chunks a foreign layout's files are, which they do not tell; `None`: the first key says it.
-    pub namespace: Option<Arc<Namespace>>,
     /// How often the files of a foreign layout, which others write and delete, are counted.
     pub sweep_every: Duration,
 }
@@ -63,6 +65,7 @@ impl DiskConfig {
             path: path.into(),
             capacity_bytes,
             shrink: false,
+            namespace: None,
             name: "file".into(),
             ops_max: 256,
             inflight_bytes_max: 1 << 30,
@@ -73,7 +76,6 @@ impl DiskConfig {
             threads: 4,
             layout: Layout::Kvtier,
             verify: Verify::Lenient,
-            namespace: None,
             sweep_every: Duration::from_secs(60),
         }
     }

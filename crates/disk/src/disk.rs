@@ -10,9 +10,10 @@ use kvtier_evict::PolicyKind;
 use kvtier_index::{Chunk, Index, IndexConfig, Inserted};
 use kvtier_mem::{Arena, ArenaConfig};
 
+use crate::geometry::{Geometry, agree_on_namespace};
 use crate::hands::Hands;
 use crate::history::{self, Journal, Reader};
-use crate::home::{self, Home};
+use crate::home::{self, Home, Manifest};
 use crate::keeper::{Chores, Keeper};
 use crate::layout::{self, Foreign, Sweeper, Verify};
 use crate::ledger::Ledger;
@@ -117,9 +118,11 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     let own = home.own();
     let twins_bytes = list_into(&home, index).map_err(&failed)?;
     // How much lies in a foreign layout is not known yet; its sweep asks.
-    if home.foreign().is_none() {
-        home.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?;
-    }
+    let manifest = match home.foreign() {
+        None => home.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?,
+        Some(_) => Manifest::read(home.root())?,
+    };
+    config.namespace.iter().try_for_each(|ns| agree_on_namespace(&home, ns))?;
     let mut open = || {
         let aside_bytes = home::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let reader = history::restore(&own, index)?;
@@ -134,7 +137,7 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     };
     let (ledger, tenants, reader, aside_bytes) = open().map_err(failed)?;
     let journal = Journal::new(&own, home.corner().name());
-    Ok((Books { home, ledger, journal, tenants, aside_bytes }, reader))
+    Ok((Books { home, ledger, journal, tenants, aside_bytes, geometry: Geometry::new(&manifest) }, reader))
 }
 
 /// Enters all chunks that lie there; of one that lies there with two lengths, the newer. Answers the bytes of the files that went for it.
@@ -243,6 +246,7 @@ impl<M: Mover> Tier for Disk<M> {
         self.shared.touch(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op, self.shared.bounce_bytes).or_else(|| self.refusal(&op.key, "load"));
+            let refusal = refusal.or_else(|| self.shared.misfit(&op.key, None));
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
                 let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
                 self.hands.pool.push(Lane::Read, move || load::begin(&shared, &hands, (op, slot), None));
@@ -257,6 +261,7 @@ impl<M: Mover> Tier for Disk<M> {
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = save::refusal(&op.key, &op.from, self.shared.bounce_bytes);
             let refusal = refusal.or_else(|| self.refusal(&op.key, "save"));
+            let refusal = refusal.or_else(|| self.shared.misfit(&op.key, Some(op.bytes())));
             if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
                 let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
                 self.hands.pool.push(Lane::Write, move || save::begin(&shared, &hands, op, slot));

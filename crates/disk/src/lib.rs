@@ -12,6 +12,7 @@ mod config;
 mod counters;
 mod disk;
 pub mod footer;
+mod geometry;
 mod hands;
 mod history;
 mod home;

@@ -57,6 +57,9 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, op: Save, slot: S
         add(&shared.counters.present, 1);
         return slot.finish(op, Ok(Saved::Present));
     }
+    if let Err(error) = shared.learn_geometry(&op.key, len) {
+        return slot.finish(op, Err(error.with_tier(shared.caps.name.clone())));
+    }
     let room = Some(Room::new(shared, shared.home.file_len(len), slot.deadline()));
     let op = Some((op, slot));
     let saving = Saving { shared: Arc::clone(shared), op, room, draft: None, facts: None, len, retried: false };

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
-use kvtier_core::{Caps, Error, Event, Gate, Key, Listener};
+use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listener};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, Index};
 use kvtier_key::Digest;
@@ -11,6 +11,7 @@ use kvtier_mem::Arena;
 
 use crate::config::Durability;
 use crate::counters::{Counters, add};
+use crate::geometry::Geometry;
 use crate::history::Journal;
 use crate::home::{FileId, Home, kind_of};
 use crate::ledger::Ledger;
@@ -47,6 +48,8 @@ pub struct Shared<M> {
     pub readers: Arc<Readers>,
     /// Bytes of the quarantine, as of the last look.
     pub aside_bytes: AtomicU64,
+    /// What chunks look like here.
+    pub geometry: Geometry,
     /// Saves that wait for room below the cap.
     pub for_room: Line,
     /// Ops that wait for `tails` or `bounce`.
@@ -71,12 +74,13 @@ pub struct Books {
     pub tenants: Tenants,
     /// Bytes of the quarantine.
     pub aside_bytes: u64,
+    pub geometry: Geometry,
 }
 
 impl<M: Mover> Shared<M> {
     pub fn new(caps: Caps, config: &DiskConfig, mover: M, books: Books, parts: (Index, Gate, Arena, Arena)) -> Self {
         let (index, gate, tails, bounce) = parts;
-        let Books { home, ledger, journal, tenants, aside_bytes } = books;
+        let Books { home, ledger, journal, tenants, aside_bytes, geometry } = books;
         Shared {
             caps,
             capacity_bytes: config.capacity_bytes,
@@ -93,6 +97,7 @@ impl<M: Mover> Shared<M> {
             bounce_bytes: config.bounce_bytes,
             readers: Arc::default(),
             aside_bytes: AtomicU64::new(aside_bytes),
+            geometry,
             for_room: Line::default(),
             for_memory: Line::default(),
             looks: Looks::default(),
@@ -138,6 +143,24 @@ impl<M: Mover> Shared<M> {
     /// The chunk's entry in the index, tenant and place in the chain included.
     pub fn chunk(&self, key: &Key, len: u64) -> Chunk {
         Chunk::new(*key.digest(), len, self.home.file_len(len)).with_tenant(self.tenants.id(key.namespace().tenant()))
+    }
+
+    /// Why a chunk does not fit what others of its kind look like here; `len` is that of a save.
+    pub fn misfit(&self, key: &Key, len: Option<u64>) -> Option<Error> {
+        self.geometry.refusal(self.home.root(), key, len).map(|error| error.with_key(*key.digest()))
+    }
+
+    /// Notes for everybody what a save of `len` bytes tells of its kind of chunks. `Invalid` when others noted something else. A medium
+    /// that cannot note it now is asked again at the next save.
+    pub fn learn_geometry(&self, key: &Key, len: u64) -> Result<(), Error> {
+        match self.geometry.learn(&self.home, key, len) {
+            Err(e) if e.kind() == ErrorKind::Invalid => Err(e.with_op("save").with_key(*key.digest())),
+            Err(e) => {
+                self.fault(format!("cannot note the geometry of chunks: {e}"));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
     }
 
     /// Remembers that chunks of this length exist, so that those of other processes are found by name.

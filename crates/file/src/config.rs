@@ -31,6 +31,13 @@ impl FileConfig {
         self
     }
 
+    /// Says whose chunks these are and what they look like: a directory that was opened with another geometry for the tenant is refused.
+    /// Files of a foreign layout do not tell whose they are; without this the first key does.
+    pub fn with_namespace(mut self, namespace: Arc<Namespace>) -> Self {
+        self.disk.namespace = Some(namespace);
+        self
+    }
+
     /// Chooses when a save is answered.
     pub fn with_durability(mut self, durability: Durability) -> Self {
         self.disk.durability = durability;
@@ -58,12 +65,6 @@ impl FileConfig {
     /// Chooses what becomes of chunks in a foreign layout that nothing proves.
     pub fn with_verify(mut self, verify: Verify) -> Self {
         self.disk.verify = verify;
-        self
-    }
-
-    /// Says whose chunks a foreign layout's files are, which they do not tell; otherwise the first key says it.
-    pub fn with_namespace(mut self, namespace: Arc<Namespace>) -> Self {
-        self.disk.namespace = Some(namespace);
         self
     }
 

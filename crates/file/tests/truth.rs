@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Loaded, MissReason, Observe, Saved, ShedReason, Tier};
+use kvtier_core::{Digest, ErrorKind, Loaded, MissReason, Namespace, Observe, Saved, ShedReason, Tier};
 use kvtier_file::{Durability, FileConfig, FileTier};
 use kvtier_testkit::conformance::Fixture;
 
@@ -367,7 +367,7 @@ fn a_smaller_cap_deletes_nothing_unless_it_is_told_to() {
     f.store(&f.keys(0..6), LEN);
     drop(f);
     let e = FileTier::open(config(dir.path(), 4)).unwrap_err();
-    assert_eq!(e.kind(), kvtier_core::ErrorKind::Invalid);
+    assert_eq!(e.kind(), ErrorKind::Invalid);
     let caps = [10, 4].map(|chunks: u64| (chunks * FILE + FILE / 2).to_string());
     assert!(caps.iter().all(|cap| e.to_string().contains(cap)) && e.to_string().contains("shrink"), "{e}");
     assert_eq!(files(dir.path()).len(), 6);
@@ -393,4 +393,56 @@ fn what_a_killed_probe_left_is_swept_and_a_living_ones_is_not() {
     let scratch = |e: &fs::DirEntry| e.file_name().to_string_lossy().starts_with(".kvtier-");
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().filter(scratch).map(|e| e.path()).collect();
     assert_eq!(left, [living.path()]);
+}
+
+/// Saves chunk `n` of a namespace; the text of the error if it is `Invalid`.
+fn save_in(f: &Fixture, ns: &Namespace, n: u64, len: usize) -> Option<String> {
+    let done = f.save_with(f.save_op(&Fixture::key_in(ns.clone(), n), len));
+    match done.result {
+        Ok(saved) => (saved != Saved::Stored).then(|| panic!("{saved:?}")),
+        Err(e) if e.kind() == ErrorKind::Invalid => Some(e.to_string()),
+        Err(e) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn who_has_another_geometry_is_refused_and_told_both_sides() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (open(dir.path(), 50), open(dir.path(), 50));
+    let ns = Namespace::new("a tenant", Digest([7; 32]));
+    // What the first save of whole chunks teaches holds for all who share the directory, now and after a restart.
+    let whole = ns.clone().with_partial(false);
+    assert_eq!(save_in(&a, &whole, 0, LEN), None);
+    let c = open(dir.path(), 50);
+    for f in [&a, &b, &c] {
+        let e = save_in(f, &whole, 1, LEN / 2).unwrap();
+        assert!(e.contains(&format!("{LEN} whole")) && e.contains(&format!("{} whole", LEN / 2)), "{e}");
+        let e = save_in(f, &ns, 1, LEN).unwrap();
+        assert!(e.contains(&format!("{LEN} whole")) && e.contains("partial") && e.contains("%20tenant"), "{e}");
+    }
+    let op = c.load_op(&Fixture::key_in(ns.clone(), 0), LEN);
+    assert_eq!(c.load_with(op).result.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(save_in(&b, &whole, 2, LEN), None);
+    // Another tenant, and another layout, are another's affair; a declared size is taken over where none was known.
+    let other = Namespace::new("other", Digest([7; 32]));
+    assert_eq!(save_in(&b, &other, 0, 5000), None);
+    assert_eq!(save_in(&a, &other.clone().with_chunk_bytes(0, 8192), 1, 4096), None);
+    assert!(save_in(&a, &other, 2, 8193).unwrap().contains("8192 partial"));
+    assert!(save_in(&c, &other.with_chunk_bytes(0, 4096), 3, 4096).unwrap().contains("8192 partial"));
+    assert_eq!(save_in(&a, &Namespace::new("a tenant", Digest([8; 32])), 1, 17), None);
+}
+
+#[test]
+fn a_tier_that_says_its_namespace_opens_no_directory_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let ns = |layout, bytes| Arc::new(Namespace::new("t", Digest([layout; 32])).with_chunk_bytes(0, bytes));
+    let open = |ns| FileTier::open(config(dir.path(), 10).with_namespace(ns));
+    drop(open(ns(1, 4096)).unwrap());
+    drop(open(ns(1, 4096)).unwrap());
+    for other in [ns(2, 4096), ns(1, 8192), Arc::new(Namespace::new("t", Digest([1; 32])))] {
+        let e = open(other).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Invalid);
+        assert!(e.to_string().contains(&format!("{} 0=4096 partial", Digest([1; 32]).to_hex())), "{e}");
+    }
+    drop(open(Arc::new(Namespace::new("u", Digest([2; 32])))).unwrap());
 }

@@ -1,6 +1,7 @@
 //! The file `.kvtier/manifest`: whose directory it is, in which form, and what its users agreed on. Written anew as a whole, under the door's
 //! lock.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io, Read};
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::layout::Layout;
 
 const HEAD: &str = "kvtier directory\nformat: 1\n";
 /// The longest manifest that is read, in bytes.
-const BYTES_MAX: u64 = 1 << 20;
+const BYTES_MAX: u64 = 8 << 20;
 
 /// What a manifest says beyond its head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Manifest {
     pub layout: Layout,
     /// The cap of the last who opened the directory.
     pub capacity_bytes: Option<u64>,
+    /// What the chunks look like: `chunk ...` and `namespace ...` lines by what is before their colon.
+    pub agreed: BTreeMap<String, String>,
 }
 
 impl Manifest {
@@ -54,7 +57,8 @@ impl Manifest {
 
     fn text(&self) -> String {
         let capacity = self.capacity_bytes.map(|bytes| format!("capacity: {bytes}\n"));
-        format!("{HEAD}layout: {}\n{}", self.layout, capacity.unwrap_or_default())
+        let agreed: String = self.agreed.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+        format!("{HEAD}layout: {}\n{}{agreed}", self.layout, capacity.unwrap_or_default())
     }
 
     /// A line that we do not know is another build's, which may mean anything by it.
@@ -65,11 +69,26 @@ impl Manifest {
         for line in lines {
             match line.split_once(": ")? {
                 ("capacity", bytes) => manifest.capacity_bytes = Some(bytes.parse().ok()?),
+                (name, value) if name.starts_with("chunk ") || name.starts_with("namespace ") => {
+                    manifest.agreed.insert(name.to_owned(), value.to_owned());
+                }
                 _ => return None,
             }
         }
         Some(manifest)
     }
+}
+
+/// Spells a name so that it is one word of a line.
+pub fn escape(name: &str) -> String {
+    let mut word = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            '%' | ' ' | ':' | '\n' | '\r' => word.push_str(&format!("%{:02X}", u32::from(c))),
+            _ => word.push(c),
+        }
+    }
+    word
 }
 
 /// Refuses a directory that holds anything and no manifest of ours: it is somebody else's.
@@ -127,7 +146,8 @@ mod tests {
     #[test]
     fn a_manifest_comes_back_and_what_is_not_understood_is_refused() {
         for (capacity_bytes, layout) in [None, Some(1), Some(u64::MAX)].into_iter().zip(Layout::ALL) {
-            let manifest = Manifest { layout, capacity_bytes };
+            let agreed = [(format!("chunk {}", escape("a b:\n%")), "any whole".to_owned())].into();
+            let manifest = Manifest { layout, capacity_bytes, agreed };
             assert_eq!(Manifest::parse(&manifest.text()), Some(manifest));
         }
         for bad in [

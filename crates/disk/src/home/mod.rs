@@ -2,7 +2,7 @@
 
 mod corner;
 mod files;
-mod manifest;
+pub mod manifest;
 mod medium;
 pub mod quarantine;
 mod scratch;
@@ -98,7 +98,25 @@ impl Home {
 
     /// Takes `capacity_bytes` for the directory's cap and writes it down. `Invalid` for one below what is noted there, and below the `used`
     /// bytes that lie there, unless `shrink` says that they may be deleted.
-    pub fn agree_on_cap(&self, capacity_bytes: u64, used: u64, shrink: bool) -> Result<(), Error> {
+    pub fn agree_on_cap(&self, capacity_bytes: u64, used: u64, shrink: bool) -> Result<Manifest, Error> {
+        self.edit_manifest(|manifest| {
+            let smaller = manifest.capacity_bytes.is_none_or(|noted| capacity_bytes < noted);
+            if smaller && used > capacity_bytes && !shrink {
+                let noted = manifest.capacity_bytes.map_or("no cap".into(), |bytes| format!("a cap of {bytes} bytes"));
+                let what = format!(
+                    "{} notes {noted} and holds {used} bytes, this opens it with a cap of {capacity_bytes}: that would delete chunks; \
+                     raise the cap, or allow it with `shrink: true` (--shrink)",
+                    self.root.display()
+                );
+                return Err(Error::new(ErrorKind::Invalid, what));
+            }
+            manifest.capacity_bytes = Some(capacity_bytes);
+            Ok(())
+        })
+    }
+
+    /// Changes the manifest in one step, while nobody else does. Answers what it says then.
+    pub fn edit_manifest(&self, edit: impl FnOnce(&mut Manifest) -> Result<(), Error>) -> Result<Manifest, Error> {
         let own = self.own();
         let fail = |e: io::Error| {
             let what = format!("cannot write {}; check its permissions and free space", own.display());
@@ -106,20 +124,12 @@ impl Home {
         };
         let _door = lock_door(&own).map_err(fail)?;
         let mut manifest = Manifest::read(&self.root)?;
-        let smaller = manifest.capacity_bytes.is_none_or(|noted| capacity_bytes < noted);
-        if smaller && used > capacity_bytes && !shrink {
-            let noted = manifest.capacity_bytes.map_or("no cap".into(), |bytes| format!("a cap of {bytes} bytes"));
-            let what = format!(
-                "{} notes {noted} and holds {used} bytes, this opens it with a cap of {capacity_bytes}: that would delete chunks; \
-                 raise the cap, or allow it with `shrink: true` (--shrink)",
-                self.root.display()
-            );
-            return Err(Error::new(ErrorKind::Invalid, what));
+        let before = manifest.clone();
+        edit(&mut manifest)?;
+        if manifest != before {
+            manifest.write(&own).map_err(fail)?;
         }
-        if manifest.capacity_bytes.replace(capacity_bytes) == Some(capacity_bytes) {
-            return Ok(());
-        }
-        manifest.write(&own).map_err(fail)
+        Ok(manifest)
     }
 
     /// This process's corner.

@@ -146,7 +146,7 @@ impl<M: Mover> Shared<M> {
         if !foreign.may_evict() {
             let used = self.index().usage().used;
             match self.home.agree_on_cap(self.capacity_bytes, used, foreign.shrink) {
-                Ok(()) => foreign.set_agreed(),
+                Ok(_) => foreign.set_agreed(),
                 Err(e) if first => self.fault(e.to_string()),
                 Err(_) => {}
             }

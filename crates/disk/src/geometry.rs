@@ -1,0 +1,170 @@
+//! What the chunks of those who share a directory look like: pinned in the manifest by the first save, so that whoever is configured
+//! otherwise is told instead of served.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{PoisonError, RwLock};
+
+use kvtier_core::{Error, ErrorKind, Key};
+use kvtier_key::{KeyId, Namespace};
+
+use crate::home::Home;
+use crate::home::manifest::{Manifest, escape};
+
+/// The most kinds of chunks that one directory notes.
+const KINDS_MAX: usize = 4096;
+
+/// What is known of chunks of one kind: of one tenant, layout, model, rank and group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    /// Bytes of a full chunk; `None` while only chunks were seen that may be partial.
+    bytes: Option<u64>,
+    /// Whether shorter ones are allowed.
+    partial: bool,
+}
+
+impl Shape {
+    /// What the namespace says of chunks like this one; a save of `len` bytes tells more where partial ones are not allowed.
+    fn of(key: &Key, len: Option<u64>) -> Self {
+        let ns = key.namespace();
+        let declared = if let KeyId::Object(id) = key.id() { ns.chunk_bytes(id.group) } else { None };
+        Shape { bytes: declared.or(len.filter(|_| !ns.allow_partial())), partial: ns.allow_partial() }
+    }
+
+    /// What both together know; `None` when they contradict each other.
+    fn and(self, other: Shape) -> Option<Shape> {
+        let same = self.partial == other.partial
+            && (self.bytes == other.bytes || self.bytes.is_none() || other.bytes.is_none());
+        same.then_some(Shape { bytes: self.bytes.or(other.bytes), partial: self.partial })
+    }
+
+    fn text(self) -> String {
+        let bytes = self.bytes.map_or("any".into(), |bytes| bytes.to_string());
+        format!("{bytes} {}", partial_text(self.partial))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (bytes, partial) = text.split_once(' ')?;
+        let bytes = if bytes == "any" { None } else { Some(bytes.parse().ok()?) };
+        Some(Shape { bytes, partial: partial == partial_text(true) })
+    }
+}
+
+fn partial_text(allowed: bool) -> &'static str {
+    if allowed { "partial" } else { "whole" }
+}
+
+/// The kinds of chunks that are known.
+#[derive(Debug, Default)]
+pub struct Geometry {
+    known: RwLock<HashMap<String, Shape>>,
+}
+
+impl Geometry {
+    /// What a manifest says.
+    pub fn new(manifest: &Manifest) -> Self {
+        let kinds = manifest.agreed.iter().filter_map(|(name, text)| Some((name.clone(), Shape::parse(text)?)));
+        Geometry { known: RwLock::new(kinds.filter(|(name, _)| name.starts_with("chunk ")).collect()) }
+    }
+
+    /// Why a chunk cannot be shared here, as far as is known without asking the medium. `len` is that of a save.
+    pub fn refusal(&self, root: &Path, key: &Key, len: Option<u64>) -> Option<Error> {
+        let name = kind(key);
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied()?;
+        match (known.and(Shape::of(key, len)), len) {
+            (None, _) => Some(clash(root, &name, known.text(), Shape::of(key, len).text())),
+            (Some(Shape { bytes: Some(full), .. }), Some(len)) if len > full => {
+                Some(clash(root, &name, known.text(), format!("one of {len} bytes")))
+            }
+            _ => None,
+        }
+    }
+
+    /// Notes what a save tells of its kind, where that is new. `Invalid` when somebody noted something else meanwhile.
+    pub fn learn(&self, home: &Home, key: &Key, len: u64) -> Result<(), Error> {
+        let (name, ours) = (kind(key), Shape::of(key, Some(len)));
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
+        if known.is_some_and(|known| known.and(ours) == Some(known)) {
+            return Ok(());
+        }
+        let (mut both, mut refused) = (ours, None);
+        home.edit_manifest(|manifest| {
+            let noted = manifest.agreed.get(&name).and_then(|text| Shape::parse(text));
+            match (noted, noted.map_or(Some(ours), |noted| noted.and(ours))) {
+                (Some(noted), None) => refused = Some(clash(home.root(), &name, noted.text(), ours.text())),
+                (None, _) if manifest.agreed.len() >= KINDS_MAX => refused = Some(too_many(home.root())),
+                (_, agreed) => {
+                    both = agreed.unwrap_or(ours);
+                    manifest.agreed.insert(name.clone(), both.text());
+                }
+            }
+            Ok(())
+        })?;
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(name, both);
+        Ok(())
+    }
+}
+
+/// Notes the namespace with which a tier opens, or finds that the directory is another's.
+pub fn agree_on_namespace(home: &Home, ns: &Namespace) -> Result<(), Error> {
+    let sizes: Vec<String> = ns.all_chunk_bytes().iter().map(|(group, bytes)| format!("{group}={bytes}")).collect();
+    let sizes = if sizes.is_empty() { "any".into() } else { sizes.join(",") };
+    let ours = format!("{} {sizes} {}", ns.layout().to_hex(), partial_text(ns.allow_partial()));
+    let name = format!("namespace {}", escape(ns.tenant()));
+    home.edit_manifest(|manifest| match manifest.agreed.get(&name) {
+        Some(noted) if *noted != ours => Err(clash(home.root(), &name, noted.clone(), ours)),
+        None if manifest.agreed.len() >= KINDS_MAX => Err(too_many(home.root())),
+        _ => {
+            manifest.agreed.insert(name, ours);
+            Ok(())
+        }
+    })
+    .map(drop)
+}
+
+/// The name in the manifest of all chunks that look alike.
+fn kind(key: &Key) -> String {
+    let (model, rank, group) = match key.id() {
+        KeyId::Object(id) => (&id.model, id.rank.0, id.group.to_string()),
+        KeyId::Engine(id) => (&id.model, id.worker_id, "all".into()),
+        KeyId::Layer(id) => (&id.key.model, id.key.worker_id, "layer".into()),
+        _ => return "chunk other".into(),
+    };
+    let ns = key.namespace();
+    format!("chunk {} {} {} {rank} {group}", escape(ns.tenant()), ns.layout().to_hex(), escape(model))
+}
+
+fn clash(root: &Path, name: &str, theirs: String, ours: String) -> Error {
+    let what = format!(
+        "{} is shared by others whose chunks have another geometry: its manifest says `{name}: {theirs}`, this is `{ours}`; give all the same \
+         configuration, or use another directory",
+        root.display()
+    );
+    Error::new(ErrorKind::Invalid, what)
+}
+
+fn too_many(root: &Path) -> Error {
+    let what =
+        format!("{} notes {KINDS_MAX} kinds of chunks, the most there may be; use another directory", root.display());
+    Error::new(ErrorKind::Invalid, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_come_back_and_add_up_unless_they_contradict() {
+        let shape = |bytes, partial| Shape { bytes, partial };
+        for one in [shape(None, true), shape(Some(7), true), shape(Some(8192), false)] {
+            assert_eq!(Shape::parse(&one.text()), Some(one));
+            assert_eq!(one.and(one), Some(one));
+        }
+        assert_eq!(shape(None, true).and(shape(Some(7), true)), Some(shape(Some(7), true)));
+        assert_eq!(shape(Some(8), true).and(shape(Some(7), true)), None);
+        assert_eq!(shape(Some(7), false).and(shape(Some(7), true)), None);
+    }
+}
