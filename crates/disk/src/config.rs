@@ -27,6 +27,8 @@ pub struct DiskConfig {
     pub path: PathBuf,
     /// The cap in bytes of files, padding and footers included.
     pub capacity_bytes: u64,
+    /// The cap as a share of the file system's bytes, above 0 and at most 1; then `capacity_bytes` means nothing.
+    pub capacity_share: Option<f64>,
     /// Whether a directory that holds more than the cap, and whose noted cap is larger, may be opened all the same: chunks are deleted.
     pub shrink: bool,
     /// Whose chunks these are and what they look like. Given, the directory is opened only if it was never opened with another layout,
@@ -64,6 +66,7 @@ impl DiskConfig {
         DiskConfig {
             path: path.into(),
             capacity_bytes,
+            capacity_share: None,
             shrink: false,
             namespace: None,
             name: "file".into(),
@@ -82,7 +85,12 @@ impl DiskConfig {
 
     pub(crate) fn check(&self) -> Result<(), Error> {
         let bad = |what: String| Err(Error::new(ErrorKind::Invalid, what));
-        if self.capacity_bytes < 8192 {
+        if let Some(share) = self.capacity_share.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
+            return bad(format!(
+                "a capacity of {share} of the file system cannot be; give a share above 0 and at most 1"
+            ));
+        }
+        if self.capacity_bytes < 8192 && self.capacity_share.is_none() {
             return bad(format!("a capacity of {} bytes holds no chunk; give at least 8192", self.capacity_bytes));
         }
         if self.ops_max == 0 || self.threads == 0 || self.inflight_bytes_max == 0 {

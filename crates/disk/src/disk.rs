@@ -37,9 +37,10 @@ pub struct Disk<M: Mover> {
 impl<M: Mover> Disk<M> {
     /// Opens the directory: registers this process there, clears what dead ones left, lists the chunks, puts them into the order of use
     /// that was noted, and brings them under the cap.
-    pub fn open(config: DiskConfig, mover: M) -> Result<Self, Error> {
+    pub fn open(mut config: DiskConfig, mover: M) -> Result<Self, Error> {
         config.check()?;
         let home = Home::open(&config.path, foreign_of(&config))?;
+        measure_cap(&mut config)?;
         refuse_without_facts(&home)?;
         let failed = |what: &'static str| move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e);
         let memory = |bytes| {
@@ -130,7 +131,7 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
         // Nobody else is at work: what is listed is what there is. Otherwise the others keep the total, but for those who died.
         let alone = home::living(&own.join("tmp"))?.len() == 1;
         let used = index.usage().used;
-        ledger.give(home.buried_bytes + twins_bytes)?;
+        ledger.give(home.buried.bytes + twins_bytes)?;
         ledger.recount(alone, || Ok(used + aside_bytes))?;
         ledger.fold()?;
         Ok((ledger, Tenants::open(&own)?, reader, aside_bytes))
@@ -186,6 +187,18 @@ fn list_known<M: Mover>(shared: &Shared<M>) -> Result<bool, Error> {
     let what = || format!("cannot list {}", shared.home.root().display());
     shared.list_foreign(foreign).map_err(|e| Error::new(crate::kind_of(&e), what()).with_source(e))?;
     Ok(true)
+}
+
+/// Turns a cap that is a share of the file system into bytes.
+fn measure_cap(config: &mut DiskConfig) -> Result<(), Error> {
+    let Some(share) = config.capacity_share.take() else { return Ok(()) };
+    let all = home::sizes(&config.path).map_err(|e| {
+        let what =
+            format!("cannot ask how large the file system of {} is; give the cap in bytes", config.path.display());
+        Error::new(crate::kind_of(&e), what).with_source(e)
+    })?;
+    config.capacity_bytes = (all.0 as f64 * share) as u64;
+    config.check()
 }
 
 fn free_min(path: &std::path::Path) -> std::io::Result<u64> {

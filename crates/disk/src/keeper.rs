@@ -15,9 +15,9 @@ use crate::home::{living, open_rw};
 use crate::mover::Mover;
 use crate::shared::Shared;
 
-/// How often the ledger of a file system with slow locks is shared, and how often anything is looked at.
+/// How often free space is looked at, the ledger of a file system with slow locks is shared, and anything is done at all.
 const TICK: Duration = Duration::from_secs(1);
-/// How often free space is looked at, and the quarantine.
+/// How often the quarantine and the neighbours are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// A snapshot is taken when so much was journaled since the last one.
 const SNAPSHOT_AFTER_BYTES: u64 = 4 << 20;
@@ -116,6 +116,7 @@ impl<M: Mover> Chores<M> {
                 self.tell("take a snapshot", Chores::snapshot);
             }
         }
+        self.tell("watch the free space", Chores::watch_free_space);
         if self.looked.elapsed() >= LOOK_EVERY {
             self.looked = Instant::now();
             self.tell("look after the directory", Chores::look_after);
@@ -144,15 +145,22 @@ impl<M: Mover> Chores<M> {
         self.reader.forget(&living, (name, number))
     }
 
-    /// Old quarantine goes; a medium that others fill gets some of our room before it is full.
+    /// Old quarantine goes; who died is buried, and what it had counted without writing it is counted no more.
     fn look_after(&mut self) -> io::Result<()> {
         let shared = &self.shared;
         shared.trim_aside();
-        if shared.refused.swap(false, Ordering::Relaxed) {
+        shared.bury_dead();
+        if shared.refused.swap(false, Ordering::Relaxed) || shared.bereaved.load(Ordering::Relaxed) {
             shared.looks.now_and_then(|| {
                 shared.heal_ledger();
             });
         }
+        Ok(())
+    }
+
+    /// A medium that others fill gets some of our room before it is full.
+    fn watch_free_space(&mut self) -> io::Result<()> {
+        let shared = &self.shared;
         let free = shared.home.free_bytes()?;
         let short = self.free_min_bytes.saturating_sub(free);
         if short > 0 && shared.may_evict() {

@@ -10,7 +10,7 @@ use kvtier_index::{Chunk, Entry, Refusal, Reservation, Reserve};
 use kvtier_key::Digest;
 
 use crate::counters::add;
-use crate::home::{Draft, quarantine};
+use crate::home::{Buried, Draft, quarantine};
 use crate::ledger::Ledger;
 use crate::mover::Mover;
 use crate::name;
@@ -278,13 +278,16 @@ impl<M: Mover> Shared<M> {
     }
 
     /// Clears what processes that died left unfinished, and counts it no more. Answers whether there was anything.
-    fn bury_dead(&self) -> bool {
-        let buried = self.home.bury_dead();
-        match buried {
-            Ok(bytes) => self.uncount(bytes),
-            Err(ref e) => self.fault(format!("cannot clear what dead processes left: {e}")),
+    pub fn bury_dead(&self) -> bool {
+        let buried = self.home.bury_dead().unwrap_or_else(|e| {
+            self.fault(format!("cannot clear what dead processes left: {e}"));
+            Buried::default()
+        });
+        if buried.corners > 0 {
+            self.bereaved.store(true, Ordering::Relaxed);
+            self.uncount(buried.bytes);
         }
-        buried.is_ok_and(|bytes| bytes > 0)
+        buried.bytes > 0
     }
 
     /// Files that vanished outside our sight stay counted. When the ledger says full and two looks, while nobody wrote, find the same
@@ -305,7 +308,11 @@ impl<M: Mover> Shared<M> {
             Ok((first, look()?))
         });
         match looks {
-            Ok((first, second)) if first == second && second.0.is_none_or(|total| total > second.1) => {
+            Ok((first, second)) if first == second => {
+                self.bereaved.store(false, Ordering::Relaxed);
+                if second.0.is_some_and(|total| total <= second.1) {
+                    return false;
+                }
                 tracing::warn!(tier = %self.caps.name, "the ledger counted files that are gone; counted anew");
                 self.ledger.recount(true, || Ok(second.1)).is_ok()
             }

@@ -55,6 +55,8 @@ pub struct Shared<M> {
     /// Ops that wait for `tails` or `bounce`.
     pub for_memory: Line,
     pub looks: Looks,
+    /// A neighbour died, and what it had counted was not looked at since in a quiet moment.
+    pub bereaved: AtomicBool,
     /// The ledger was full although the index was not, since somebody looked last.
     pub refused: AtomicBool,
     pub index: Mutex<Index>,
@@ -81,6 +83,7 @@ impl<M: Mover> Shared<M> {
     pub fn new(caps: Caps, config: &DiskConfig, mover: M, books: Books, parts: (Index, Gate, Arena, Arena)) -> Self {
         let (index, gate, tails, bounce) = parts;
         let Books { home, ledger, journal, tenants, aside_bytes, geometry } = books;
+        let bereaved = home.buried.corners > 0;
         Shared {
             caps,
             capacity_bytes: config.capacity_bytes,
@@ -101,6 +104,7 @@ impl<M: Mover> Shared<M> {
             for_room: Line::default(),
             for_memory: Line::default(),
             looks: Looks::default(),
+            bereaved: AtomicBool::new(bereaved),
             refused: AtomicBool::new(false),
             index: Mutex::new(index),
             names: [const { Mutex::new(()) }; NAMES],

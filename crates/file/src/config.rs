@@ -25,6 +25,12 @@ impl FileConfig {
         self
     }
 
+    /// Sets the cap as a share of the file system's bytes, above 0 and at most 1, instead of bytes.
+    pub fn with_capacity_share(mut self, share: f64) -> Self {
+        self.disk.capacity_share = Some(share);
+        self
+    }
+
     /// Allows chunks to be deleted when the directory holds more than the cap, and the cap it was opened with last is larger.
     pub fn with_shrink(mut self, allow: bool) -> Self {
         self.disk.shrink = allow;

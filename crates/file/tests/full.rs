@@ -51,6 +51,39 @@ fn open(path: &Path) -> (Arc<FileTier>, Fixture) {
     (tier, f)
 }
 
+#[test]
+fn a_share_of_the_file_system_is_a_cap() {
+    let Some(mount) = Mount::new() else { return };
+    let open = |share| FileTier::open(FileConfig::new(mount.path(), 0).with_capacity_share(share));
+    assert_eq!(open(0.5).unwrap().usage().capacity_bytes, Some(SIZE as u64 / 2));
+    for wrong in [0.0, 1.1, f64::NAN] {
+        assert!(open(wrong).unwrap_err().to_string().contains("share above 0 and at most 1"), "{wrong}");
+    }
+}
+
+#[test]
+fn chunks_go_before_the_medium_is_full() {
+    let Some(mount) = Mount::new() else { return };
+    let config = FileConfig::new(mount.path(), 1 << 30).with_free_min(1 << 20);
+    let tier = Arc::new(FileTier::open(config).unwrap());
+    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
+    f.store(&f.keys(0..10), LEN);
+    let free = || {
+        let out = Command::new("stat").args(["-f", "-c", "%a %S"]).arg(mount.path()).output().unwrap();
+        let text = String::from_utf8(out.stdout).unwrap();
+        text.split_whitespace().map(|number| number.parse::<u64>().unwrap()).product::<u64>()
+    };
+    assert!(free() > 3 << 19);
+    // Somebody else fills the file system.
+    std::fs::write(mount.path().join("lost+found"), vec![1; 5 << 18]).unwrap();
+    assert!(free() < 1 << 20);
+    f.eventually("some chunks go", || free() >= 1 << 20);
+    assert!(matches!(f.load(&f.key(0), LEN), Loaded::Miss(_)));
+    assert!(matches!(f.load(&f.key(9), LEN), Loaded::Hit { .. }));
+    assert!((1..6).contains(&counter(&tier, "evicted")), "{}", counter(&tier, "evicted"));
+}
+
 fn counter(tier: &FileTier, name: &str) -> u64 {
     tier.status().counters.iter().find(|(n, _)| *n == name).unwrap().1
 }

@@ -446,3 +446,23 @@ fn a_tier_that_says_its_namespace_opens_no_directory_of_another() {
     }
     drop(open(Arc::new(Namespace::new("u", Digest([2; 32])))).unwrap());
 }
+
+#[test]
+fn what_a_dead_neighbour_had_counted_is_counted_no_more_while_others_live() {
+    let dir = tempfile::tempdir().unwrap();
+    let (f, other) = (open(dir.path(), 20), open(dir.path(), 20));
+    f.store(&f.keys(0..4), LEN);
+    // A process that was killed after it counted room for five chunks, and wrote one of them half.
+    let tmp = dir.path().join(".kvtier/tmp");
+    let living = fs::read_dir(&tmp).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
+    let dead = tmp.join(format!("{}.4000000.1.0", living.split('.').next().unwrap()));
+    fs::create_dir(&dead).unwrap();
+    fs::write(dead.join("alive"), "").unwrap();
+    fs::write(dead.join("0"), vec![0; FILE as usize]).unwrap();
+    let path = dir.path().join(".kvtier/ledger");
+    let total = [&b"KVTLEDG1"[..], &(9 * FILE).to_le_bytes()].concat();
+    fs::write(&path, total).unwrap();
+    f.eventually("the ledger is right again", || ledger(dir.path()) == 4 * FILE);
+    assert!(!dead.exists());
+    drop(other);
+}

@@ -112,17 +112,27 @@ pub fn living(tmp: &Path) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Removes the corners of processes that are no more; answers how many bytes of unfinished files went. The door is locked.
-pub fn bury_dead(tmp: &Path) -> io::Result<u64> {
-    let mut bytes = 0;
+/// What dead processes left.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Buried {
+    /// How many they were.
+    pub corners: usize,
+    /// Bytes of their unfinished files.
+    pub bytes: u64,
+}
+
+/// Removes the corners of processes that are no more. The door is locked.
+pub fn bury_dead(tmp: &Path) -> io::Result<Buried> {
+    let mut buried = Buried::default();
     for corner in fs::read_dir(tmp)? {
         let corner = corner?;
         if is_dead(&corner.path(), &corner.file_name().to_string_lossy())? {
-            bytes += drafts_bytes(&corner.path())?;
+            buried.bytes += drafts_bytes(&corner.path())?;
+            buried.corners += 1;
             fs::remove_dir_all(corner.path())?;
         }
     }
-    Ok(bytes)
+    Ok(buried)
 }
 
 /// Bytes of the unfinished files in all corners.

@@ -96,9 +96,25 @@ impl Home {
     /// Gives an unfinished file a chunk's name, at once and whole. Answers whether another file had that name until now.
     pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
         let (corner, from, to) = (self.corner.dir(), draft.0.as_str(), self.at(digest, len)?);
+        let rename = |flags| renameat2(corner, from, &self.dir, to.as_str(), flags);
+        self.publish_by(&rename, draft, digest, len)
+    }
+
+    /// The same, by a call that renames in one step as its flags say, or answers that it cannot.
+    fn publish_by(
+        &self,
+        rename: &dyn Fn(RenameFlags) -> nix::Result<()>,
+        draft: &Draft,
+        digest: &Digest,
+        len: u64,
+    ) -> io::Result<bool> {
+        let over = || {
+            renameat(self.corner.dir(), draft.0.as_str(), &self.dir, self.at(digest, len)?.as_str())
+                .map_err(io::Error::from)
+        };
         let mut made_shard = false;
         loop {
-            match renameat2(corner, from, &self.dir, to.as_str(), RenameFlags::RENAME_NOREPLACE) {
+            match rename(RenameFlags::RENAME_NOREPLACE) {
                 Ok(()) => return Ok(false),
                 Err(nix::Error::EEXIST) => {}
                 // Somebody removed the shard: once more with a new one, unless it is the unfinished file that is gone.
@@ -108,14 +124,16 @@ impl Home {
                 // A file system that cannot rename and tell in one step.
                 Err(nix::Error::EINVAL) => {
                     let replaced = self.find(digest, len)?.is_some();
-                    return Ok(renameat(corner, from, &self.dir, to.as_str()).map(|()| replaced)?);
+                    return over().map(|()| replaced);
                 }
                 Err(e) => return Err(e.into()),
             }
             // Swapped, not replaced: another process may take the old file away at this moment, and one of us must know that it did.
-            match renameat2(corner, from, &self.dir, to.as_str(), RenameFlags::RENAME_EXCHANGE) {
+            match rename(RenameFlags::RENAME_EXCHANGE) {
                 Ok(()) => return self.unlink_draft(draft).map(|()| true),
                 Err(nix::Error::ENOENT) => {}
+                // A file system that can tell but not swap.
+                Err(nix::Error::EINVAL) => return over().map(|()| true),
                 Err(e) => return Err(e.into()),
             }
         }
@@ -247,4 +265,30 @@ fn direct_or_not(flags: OFlag, open: impl Fn(OFlag) -> nix::Result<std::os::fd::
 /// Whether the error says that the medium has no room.
 pub fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), Io::StorageFull | Io::QuotaExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_names_cannot_be_swapped_the_new_file_replaces_the_old_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::open(dir.path(), None).unwrap();
+        let digest = Digest::of("test", b"x");
+        // What a file system can do: tell and swap, tell only, neither.
+        for able in [RenameFlags::all(), RenameFlags::RENAME_NOREPLACE, RenameFlags::empty()] {
+            for replaced in [false, true] {
+                let (draft, _) = home.create(8192).unwrap();
+                let to = home.at(&digest, 4096).unwrap();
+                let rename = |flags: RenameFlags| match able.contains(flags) {
+                    true => renameat2(home.corner.dir(), draft.0.as_str(), &home.dir, to.as_str(), flags),
+                    false => Err(nix::Error::EINVAL),
+                };
+                assert_eq!(home.publish_by(&rename, &draft, &digest, 4096).unwrap(), replaced, "{able:?}");
+                assert_eq!(std::fs::read_dir(home.corner.path()).unwrap().count(), 1, "{able:?}: only `alive` is left");
+            }
+            assert!(home.delete(&digest, 4096).unwrap());
+        }
+    }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use kvtier_core::{Error, ErrorKind};
 
-pub use corner::{Corner, living};
+pub use corner::{Buried, Corner, living};
 pub use files::{Draft, FileId, is_full};
 pub use manifest::Manifest;
 pub use medium::{is_local, sizes};
@@ -31,8 +31,8 @@ pub struct Home {
     /// The root, open: names are short and the way to them is not walked again for each chunk.
     dir: OwnedFd,
     corner: Corner,
-    /// Bytes of unfinished files that dead processes had left here; the ledger may count them.
-    pub buried_bytes: u64,
+    /// What dead processes had left here; the ledger may count it.
+    pub buried: Buried,
     /// What a foreign layout needs; `None` for ours.
     foreign: Option<Arc<Foreign>>,
 }
@@ -62,12 +62,12 @@ impl Home {
             let shard = name::shard(root, shard);
             fs::create_dir(&shard).or_else(exists_is_fine).map_err(at("create", &shard))?;
         }
-        let buried_bytes = corner::bury_dead(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?;
+        let buried = corner::bury_dead(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?;
         let corner = Corner::settle(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
         let dir = File::open(root).map_err(at("open", root))?;
         drop(door);
         let foreign = foreign.map(Arc::new);
-        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, buried_bytes, foreign })
+        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, buried, foreign })
     }
 
     /// The directory.
@@ -85,8 +85,8 @@ impl Home {
         self.root.join(".kvtier")
     }
 
-    /// Clears what processes that died since left unfinished; answers how many bytes.
-    pub fn bury_dead(&self) -> io::Result<u64> {
+    /// Clears what processes that died since left unfinished.
+    pub fn bury_dead(&self) -> io::Result<Buried> {
         let _door = lock_door(&self.own())?;
         corner::bury_dead(&self.own().join("tmp"))
     }
