@@ -40,13 +40,12 @@ impl Landing {
             }
             Landing { leases: rest, direct: parts.len(), len }
         } else {
+            if whole > bounce_bytes {
+                return Err((leases, Some(Error::new(ErrorKind::Invalid, not_aligned(bounce_bytes)))));
+            }
             match bounce.lease(whole) {
                 Ok(into) => parts.push(Part::Read { at: 0, into, len: whole }),
-                Err(_) if whole <= bounce_bytes => return Err((leases, None)),
-                Err(e) => {
-                    let error = Error::new(ErrorKind::Invalid, not_aligned(bounce_bytes)).with_source(e);
-                    return Err((leases, Some(error)));
-                }
+                Err(_) => return Err((leases, None)),
             }
             Landing { leases, direct: 0, len }
         };

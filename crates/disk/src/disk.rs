@@ -44,7 +44,7 @@ impl<M: Mover> Disk<M> {
         refuse_without_facts(&home)?;
         let failed = |what: &'static str| move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e);
         let memory = |bytes| {
-            Arena::new(ArenaConfig::heap(bytes))
+            Arena::new(ArenaConfig::huge(bytes))
                 .map_err(|e| Error::new(ErrorKind::Full, "no memory for the tier's own buffers").with_source(e))
         };
         let index_config = IndexConfig::new(config.capacity_bytes).with_high_mark(1.0);

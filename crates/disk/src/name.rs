@@ -31,8 +31,8 @@ pub fn shard(root: &Path, shard: u8) -> PathBuf {
 /// Reads a chunk's file name back; `None` for any other name, also one that spells the same chunk in another way.
 pub fn parse(name: &str) -> Option<(Digest, u64)> {
     let (hex, len) = name.split_once('-')?;
-    let canonical = |s: &str| s.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    if hex.len() != 64 || len.starts_with('0') || !canonical(hex) || !canonical(len) {
+    let canonical = |s: &str| !s.bytes().any(|b| b.is_ascii_uppercase() || b == b'+');
+    if len.starts_with('0') || !canonical(hex) || !canonical(len) {
         return None;
     }
     Some((Digest::from_hex(hex)?, u64::from_str_radix(len, 16).ok()?))

@@ -4,6 +4,8 @@ use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::sync_channel;
 
 use kvtier_key::Digest;
 use nix::dir::Dir;
@@ -13,6 +15,9 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::Home;
 use crate::name;
+
+/// Threads that read the names of a directory together.
+const LISTERS: usize = 4;
 
 /// An unfinished file in this process's corner.
 #[derive(Debug)]
@@ -226,23 +231,43 @@ impl Home {
         Ok(())
     }
 
-    /// All chunks of our layout by name, in no order: nothing is opened and nothing is asked of any file.
+    /// All chunks of our layout by name, in no order: nothing is opened and nothing is asked of any file. Several threads read, because the medium is slow
+    /// to answer one; `each` is called on this one.
     pub fn list(&self, mut each: impl FnMut(Digest, u64)) -> io::Result<()> {
-        for shard in 0..=255u8 {
-            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-            let mut dir = match Dir::openat(&self.dir, format!("{shard:02x}").as_str(), flags, Mode::empty()) {
-                Err(nix::Error::ENOENT) => continue,
-                other => other?,
-            };
-            for entry in dir.iter() {
-                if let Some((digest, len)) = entry?.file_name().to_str().ok().and_then(name::parse)
-                    && digest.as_bytes()[0] == shard
-                {
-                    each(digest, len);
-                }
+        let (send, shards) = sync_channel(LISTERS);
+        let next = AtomicU16::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..LISTERS {
+                let (send, next) = (send.clone(), &next);
+                scope.spawn(move || {
+                    let shard = || u8::try_from(next.fetch_add(1, Ordering::Relaxed)).ok();
+                    while let Some(shard) = shard() {
+                        if send.send(self.list_shard(shard)).is_err() {
+                            return;
+                        }
+                    }
+                });
             }
+            drop(send);
+            for shard in shards {
+                shard?.into_iter().for_each(|(digest, len)| each(digest, len));
+            }
+            Ok(())
+        })
+    }
+
+    fn list_shard(&self, shard: u8) -> io::Result<Vec<(Digest, u64)>> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut dir = match Dir::openat(&self.dir, format!("{shard:02x}").as_str(), flags, Mode::empty()) {
+            Err(nix::Error::ENOENT) => return Ok(Vec::new()),
+            other => other?,
+        };
+        let mut found = Vec::new();
+        for entry in dir.iter() {
+            let chunk = entry?.file_name().to_str().ok().and_then(name::parse);
+            found.extend(chunk.filter(|(digest, _)| digest.as_bytes()[0] == shard));
         }
-        Ok(())
+        Ok(found)
     }
 }
 
