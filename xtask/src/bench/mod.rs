@@ -1,6 +1,8 @@
 //! `cargo xtask bench`: all criterion benchmarks of the workspace, or one tier beside its rivals.
 
 mod file;
+mod machine;
+mod s3;
 
 use anyhow::{Result, bail};
 
@@ -16,7 +18,8 @@ pub fn run(args: &mut Args) -> Result<()> {
     let smoke = args.flag("--smoke");
     match args.word().as_deref() {
         Some("file") => return file::run(args),
-        Some(other) => bail!("no benchmark '{other}'; there is: file, or none for all criterion programs"),
+        Some("s3") => return s3::run(args),
+        Some(other) => bail!("no benchmark '{other}'; there are: file, s3, or none for all criterion programs"),
         None => {}
     }
     args.end()?;

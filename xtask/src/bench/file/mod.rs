@@ -16,6 +16,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::json;
 
+pub use self::plan::bytes;
 use self::plan::{Cell, Plan};
 use self::sample::Samples;
 use crate::args::Args;
@@ -71,17 +72,9 @@ fn measure(plan: &Plan, contenders: &[Contender], samples: &mut Samples) -> Resu
     Ok(())
 }
 
-/// The machine in a line: what a reader needs to judge the numbers.
+/// The machine and the medium in a line.
 fn machine(path: &Path) -> String {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("?", |(_, m)| m);
     let parent = path.parent().unwrap_or(path).to_string_lossy();
     let medium = Cmd::new("findmnt -n -o FSTYPE,SOURCE --target").arg(parent).read().unwrap_or_default();
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!(
-        "{cores} cores ({model}), Linux {}, {}",
-        kernel.trim(),
-        medium.split_whitespace().collect::<Vec<_>>().join(" on ")
-    )
+    format!("{}, {}", super::machine::line(), medium.split_whitespace().collect::<Vec<_>>().join(" on "))
 }

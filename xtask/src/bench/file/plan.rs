@@ -63,7 +63,7 @@ impl Plan {
 }
 
 /// `64KiB`, `4MiB`, or a plain number of bytes; multiples of 4 KiB, as direct I/O wants them.
-fn bytes(text: &str) -> Result<u64> {
+pub fn bytes(text: &str) -> Result<u64> {
     let (number, unit) = match text.strip_suffix("iB") {
         None => (text, 1),
         Some(rest) if rest.ends_with('K') => (&rest[..rest.len() - 1], 1 << 10),

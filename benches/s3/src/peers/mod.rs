@@ -1,0 +1,84 @@
+//! The clients, each behind the same three operations. All get no checksums, sign no bodies, and leave what they bring in the caller's
+//! memory.
+
+#[cfg(feature = "peers")]
+pub mod aws;
+pub mod blocking;
+#[cfg(feature = "peers")]
+pub mod object_store;
+#[cfg(feature = "peers")]
+pub mod opendal;
+pub mod ours;
+pub mod raw;
+#[cfg(feature = "peers")]
+pub mod rusty;
+pub mod uring;
+
+use anyhow::{Context, Result, ensure};
+use kvtier_mem::{Lease, View};
+
+/// All that this was built with. Those that begin with `raw-` set the floor.
+pub const NAMES: &[&str] = &[
+    "raw-tokio",
+    "raw-blocking",
+    "raw-uring",
+    "kvtier",
+    #[cfg(feature = "peers")]
+    "object_store",
+    #[cfg(feature = "peers")]
+    "rusty-s3",
+    #[cfg(feature = "peers")]
+    "aws-sdk-s3",
+    #[cfg(feature = "peers")]
+    "opendal",
+];
+
+/// The bucket, and who asks. The server looks at neither.
+pub const BUCKET: &str = "bench";
+#[cfg(feature = "peers")]
+pub const REGION: &str = "us-east-1";
+pub const KEY: &str = "AKIDBENCH";
+pub const SECRET: &str = "bench-secret";
+
+/// A client on a runtime of one thread.
+pub trait Peer {
+    /// Fills the lease with the object.
+    async fn get(&self, key: &str, into: &mut Lease) -> Result<()>;
+    /// Stores the view.
+    async fn put(&self, key: &str, from: &View) -> Result<()>;
+    /// Finds out that the object has so many bytes.
+    async fn head(&self, key: &str, len: u64) -> Result<()>;
+}
+
+/// The memory of a lease, all of it.
+pub fn memory(lease: &mut Lease) -> Result<&mut [u8]> {
+    let len = lease.len();
+    lease.assume_filled(len);
+    lease.as_host_mut().context("host memory")
+}
+
+/// Copies pieces one behind the other.
+#[cfg(feature = "peers")]
+pub struct Filling<'a> {
+    memory: &'a mut [u8],
+    filled: usize,
+}
+
+#[cfg(feature = "peers")]
+impl<'a> Filling<'a> {
+    pub fn new(lease: &'a mut Lease) -> Result<Self> {
+        Ok(Filling { memory: memory(lease)?, filled: 0 })
+    }
+
+    pub fn push(&mut self, piece: &[u8]) -> Result<()> {
+        let end = self.filled + piece.len();
+        self.memory.get_mut(self.filled..end).context("more bytes than memory")?.copy_from_slice(piece);
+        self.filled = end;
+        Ok(())
+    }
+
+    pub fn end(self) -> Result<()> {
+        ensure!(self.filled == self.memory.len(), "fewer bytes than memory");
+        Ok(())
+    }
+}

@@ -1,0 +1,38 @@
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kvtier_mem::{Lease, View};
+use kvtier_s3::{Client, Config, Credentials, Get, Place, Put};
+
+use super::{BUCKET, KEY, Peer, SECRET};
+use crate::job::RunArgs;
+
+/// This repository's client.
+pub struct Ours(Client);
+
+impl Ours {
+    pub fn new(args: &RunArgs) -> Result<Self> {
+        let endpoint = Place::of(&args.endpoint).bucket(BUCKET).resolve()?;
+        let mut config = Config::new(endpoint, Credentials::new(KEY, SECRET));
+        config.requests_max = args.concurrency;
+        Ok(Ours(Client::new(config).within(Duration::from_secs(120))))
+    }
+}
+
+impl Peer for Ours {
+    async fn get(&self, key: &str, into: &mut Lease) -> Result<()> {
+        self.0.get(key, into, &Get::default()).await?.context("no such object")?;
+        Ok(())
+    }
+
+    async fn put(&self, key: &str, from: &View) -> Result<()> {
+        self.0.put(key, from, &Put::default()).await?;
+        Ok(())
+    }
+
+    async fn head(&self, key: &str, len: u64) -> Result<()> {
+        let object = self.0.head(key).await?.context("no such object")?;
+        ensure!(object.len() == len, "wrong length");
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! `cargo xtask bench s3`: the S3 client beside bare sockets and rivals, turn by turn against one server in memory.
+//!
+//! Server and clients are pinned to different cores. What counts is the client's CPU time a GB: MB/s also say how fast the server's core is.
+
+mod contest;
+mod plan;
+mod table;
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+
+use self::contest::Contest;
+use self::plan::Plan;
+use self::table::Results;
+use super::machine;
+use crate::args::Args;
+
+/// Measures and prints; with `--json FILE` every single sample is written there.
+pub fn run(args: &mut Args) -> Result<()> {
+    let plan = Plan::new(args)?;
+    if machine::cores() < 2 {
+        bail!("server and client need a core each");
+    }
+    let contest = Contest::start(&plan)?;
+    let before = machine::load();
+    let mut results = Results::default();
+    for cell in plan.cells() {
+        for turn in 0..plan.turns {
+            // Who begins a turn changes.
+            let names: Vec<&String> = contest.names.iter().filter(|name| cell.suits(name)).collect();
+            for place in 0..names.len() {
+                let name = names[(turn + place) % names.len()];
+                let sample = contest.measure(&cell, name).with_context(|| format!("{name} at {cell}"))?;
+                results.add(&cell, name, sample);
+            }
+        }
+        println!("{cell}: done");
+    }
+    let machine = machine::line();
+    let load = [before, machine::load()];
+    println!(
+        "\n{machine}; load average {:.1} before, {:.1} after; medians of {} turns of {} GB",
+        load[0], load[1], plan.turns, plan.gb
+    );
+    contest.absent.iter().for_each(|why| println!("not measured: {why}"));
+    table::print(&plan, &contest.names, &results);
+    if let Some(file) = &plan.json {
+        let all = json!({
+            "machine": machine, "load_average": load, "turns": plan.turns, "gb": plan.gb, "absent": contest.absent,
+            "samples": results.json(),
+        });
+        fs::write(file, format!("{all:#}\n")).with_context(|| format!("cannot write {file}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+use std::fmt;
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::Args;
+
+/// A cell of HEADs has so many.
+const HEADS: u64 = 20_000;
+/// HEADs are measured with so many in flight only.
+const HEADS_INFLIGHT: u64 = 64;
+
+/// What to measure.
+#[derive(Debug)]
+pub struct Plan {
+    ops: Vec<String>,
+    sizes: Vec<u64>,
+    inflight: Vec<u64>,
+    schemes: Vec<String>,
+    /// Only these clients; all when empty.
+    pub peers: Vec<String>,
+    pub turns: usize,
+    pub gb: f64,
+    pub json: Option<String>,
+}
+
+/// One operation on one size, so many at once, with or without TLS.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cell {
+    pub scheme: String,
+    pub op: String,
+    pub size: u64,
+    pub inflight: u64,
+    /// Operations in one turn.
+    pub count: u64,
+}
+
+impl Cell {
+    /// Whether a client can do it: the floor with TLS is that of tokio alone.
+    pub fn suits(&self, name: &str) -> bool {
+        self.scheme == "http" || !matches!(name, "raw-blocking" | "raw-uring")
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} KiB, {} at once", self.scheme, self.op, self.size >> 10, self.inflight)
+    }
+}
+
+impl Plan {
+    pub fn new(args: &mut Args) -> Result<Plan> {
+        let mut list = |name: &str, usual: &str| -> Result<Vec<String>> {
+            let text = args.value(name)?.unwrap_or_else(|| usual.into());
+            Ok(text.split(',').filter(|word| !word.is_empty()).map(String::from).collect())
+        };
+        let ops = known(list("--ops", "get,put,head")?, &["get", "put", "head"])?;
+        let schemes = known(list("--schemes", "http,https")?, &["http", "https"])?;
+        let sizes = list("--sizes", "64KiB,1MiB,10MiB,32MiB")?;
+        let inflight = list("--inflight", "1,8,64")?;
+        let peers = list("--peers", "")?;
+        let gb = args.value("--gb")?.unwrap_or_else(|| "0.5".into());
+        let plan = Plan {
+            ops,
+            sizes: sizes.iter().map(|text| super::super::file::bytes(text)).collect::<Result<_>>()?,
+            inflight: inflight.iter().map(|text| number(text)).collect::<Result<_>>()?,
+            schemes,
+            peers,
+            turns: args.number("--turns")?.unwrap_or(5).max(1) as usize,
+            gb: gb.parse().with_context(|| format!("--gb wants a number, not '{gb}'"))?,
+            json: args.value("--json")?,
+        };
+        args.end()?;
+        Ok(plan)
+    }
+
+    pub fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for scheme in &self.schemes {
+            for op in &self.ops {
+                for (size, inflight) in self.loads(op) {
+                    let moved = (self.gb * 1e9 / size as f64).ceil() as u64;
+                    let count = if op == "head" { HEADS } else { moved.max(2 * inflight) };
+                    cells.push(Cell { scheme: scheme.clone(), op: op.clone(), size, inflight, count });
+                }
+            }
+        }
+        cells
+    }
+
+    /// Sizes and requests in flight; a HEAD is the same for all sizes.
+    fn loads(&self, op: &str) -> Vec<(u64, u64)> {
+        if op == "head" {
+            return self.sizes.first().map(|size| (*size, HEADS_INFLIGHT)).into_iter().collect();
+        }
+        self.sizes.iter().flat_map(|size| self.inflight.iter().map(|inflight| (*size, *inflight))).collect()
+    }
+}
+
+fn known(words: Vec<String>, known: &[&str]) -> Result<Vec<String>> {
+    match words.iter().find(|word| !known.contains(&word.as_str())) {
+        Some(word) => bail!("'{word}' is none of {}", known.join(", ")),
+        None => Ok(words),
+    }
+}
+
+fn number(text: &str) -> Result<u64> {
+    let number = text.parse().with_context(|| format!("'{text}' is no number"))?;
+    if number == 0 { bail!("nothing in flight") } else { Ok(number) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_measured_once() {
+        let plan = Plan::new(&mut Args::of(&["--sizes", "64KiB,1MiB", "--inflight", "1,8"])).unwrap();
+        let heads = plan.cells().into_iter().filter(|cell| cell.op == "head").count();
+        assert_eq!((plan.cells().len(), heads), (2 * (2 * 2 * 2 + 1), 2));
+        assert!(Plan::new(&mut Args::of(&["--ops", "post"])).is_err());
+        assert!(Plan::new(&mut Args::of(&["--inflight", "0"])).is_err());
+    }
+}
