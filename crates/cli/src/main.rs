@@ -54,6 +54,8 @@ enum Command {
     Verify(dir::VerifyArgs),
     /// Removes chunks from a directory; only says what it would do unless told --yes.
     Rm(dir::RmArgs),
+    /// Copies every chunk of a directory into another, of the same or another layout; what is there already stays. Verified on the way.
+    Migrate(dir::MigrateArgs),
     /// Explains names of chunks in any form, and converts between forms.
     Key(key::Args),
     #[command(hide = true)]
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Command::Stat(args) => dir::stat(&args).map(|()| true),
         Command::Verify(args) => dir::verify(&args),
         Command::Rm(args) => dir::rm(&args).map(|()| true),
+        Command::Migrate(args) => dir::migrate(&args),
         Command::Key(args) => key::run(args),
         Command::ReplayPeer(args) => replay::peer::serve(args).map(|()| true),
     };

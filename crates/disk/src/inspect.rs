@@ -4,15 +4,22 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kvtier_core::Error;
 use kvtier_key::{Digest, Facts, PieceSums};
 
 pub use crate::home::Scratch;
 use crate::home::{FileId, Manifest, kind_of, living, quarantine};
+use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::name::{self, PAGE, file_len};
 use crate::{footer, home};
+
+mod foreign;
+mod read;
+
+pub use read::Source;
 
 /// How much of a file is read at a time.
 const PIECE: usize = 1 << 20;
@@ -23,18 +30,28 @@ const LOOKS_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Directory {
     root: PathBuf,
+    layout: Layout,
     capacity_bytes: Option<u64>,
     quarantine_bytes_max: u64,
 }
 
 /// A chunk by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Named {
-    /// The key's digest.
+    /// The key's digest; zeros in a foreign layout, whose names tell the key but not the namespace.
     pub digest: Digest,
+    /// The file's name in a foreign layout.
+    pub name: Option<Arc<str>>,
     /// Payload length in bytes.
     pub len: u64,
+}
+
+impl Named {
+    /// What to call it: the digest, or in a foreign layout the file's name.
+    pub fn label(&self) -> String {
+        self.name.as_deref().map_or_else(|| self.digest.to_hex(), str::to_owned)
+    }
 }
 
 /// What is wrong with a chunk's file.
@@ -49,12 +66,16 @@ pub enum Damage {
     Swapped,
     /// The bytes do not match their checksums, or the padding is not zero.
     Bytes,
+    /// No damage that shows: there are no facts to check it by, since another program wrote it.
+    Unverified,
 }
 
 /// What there is besides chunks.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Summary {
+    /// Whose files are there.
+    pub layout: Layout,
     /// Chunks.
     pub chunks: u64,
     /// Bytes of their files, by their names.
@@ -85,9 +106,52 @@ impl Directory {
     /// Opens the directory to look. `Invalid` for one that is not kvtier's.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
         let root = root.into();
-        let capacity_bytes = Manifest::read(&root)?.capacity_bytes;
+        let Manifest { layout, capacity_bytes } = Manifest::read(&root)?;
+        Ok(Directory::new(root, layout, capacity_bytes))
+    }
+
+    /// Opens a directory of a foreign layout that need not have a manifest. `Invalid` where a manifest says another layout.
+    pub fn open_as(root: impl Into<PathBuf>, layout: Layout) -> Result<Self, Error> {
+        let root = root.into();
+        if !layout.is_foreign() || root.join(".kvtier/manifest").exists() {
+            let it = Directory::open(root)?;
+            if it.layout == layout {
+                return Ok(it);
+            }
+            let what = format!("{} has layout {}, not {layout}", it.root.display(), it.layout);
+            return Err(Error::new(kvtier_core::ErrorKind::Invalid, what));
+        }
+        let fail = |e: io::Error| Error::new(kind_of(&e), format!("cannot list {}", root.display())).with_source(e);
+        fs::read_dir(&root).map_err(fail)?;
+        Ok(Directory::new(root, layout, None))
+    }
+
+    /// The foreign layout that the names in a directory without a manifest are of: that of the first name that is any's.
+    pub fn guess(root: &Path) -> io::Result<Option<Layout>> {
+        for entry in fs::read_dir(root)? {
+            let name = entry?.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let found = Layout::ALL.into_iter().find(|layout| layout.key_of(name).is_some());
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    fn new(root: PathBuf, layout: Layout, capacity_bytes: Option<u64>) -> Self {
         let quarantine_bytes_max = quarantine::bytes_max(capacity_bytes.unwrap_or(u64::MAX));
-        Ok(Directory { root, capacity_bytes, quarantine_bytes_max })
+        Directory { root, layout, capacity_bytes, quarantine_bytes_max }
+    }
+
+    /// Whose files are there.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The cap of who opened the directory last, where one is noted.
+    pub fn capacity_bytes(&self) -> Option<u64> {
+        self.capacity_bytes
     }
 
     /// The chunks by name, in no order; nothing is opened.
@@ -118,7 +182,7 @@ impl Directory {
         for _ in 0..LOOKS_MAX {
             let (file, found) = self.read_whole(chunk)?;
             let still = FileId::of(&fs::symlink_metadata(self.path(chunk))?) == file;
-            if found.is_ok() || (still && before == Some((file, found))) {
+            if matches!(found, Ok(()) | Err(Damage::Unverified)) || (still && before == Some((file, found))) {
                 return Ok((file, found));
             }
             before = Some((file, found));
@@ -130,8 +194,13 @@ impl Directory {
     fn read_whole(&self, chunk: &Named) -> io::Result<(FileId, Result<(), Damage>)> {
         let mut file = File::open(self.path(chunk))?;
         let meta = file.metadata()?;
-        let found =
-            if meta.len() == file_len(chunk.len) { read_and_check(&mut file, chunk) } else { Ok(Err(Damage::Length)) };
+        let found = if self.layout.is_foreign() {
+            foreign::check(&mut file, self.layout, chunk, &mut |_| {})
+        } else if meta.len() == file_len(chunk.len) {
+            read_and_check(&mut file, chunk, &mut |_| {})
+        } else {
+            Ok(Err(Damage::Length))
+        };
         match found {
             Err(e) if e.kind() == Io::UnexpectedEof => Ok((FileId::of(&meta), Err(Damage::Length))),
             found => found.map(|found| (FileId::of(&meta), found)),
@@ -144,7 +213,9 @@ impl Directory {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
         }
-        Ledger::open(&self.own(), true)?.give(file_len(chunk.len))?;
+        if let Some(ledger) = self.ledger()? {
+            ledger.give(self.file_len(chunk))?;
+        }
         Ok(true)
     }
 
@@ -153,8 +224,8 @@ impl Directory {
     pub fn set_aside(&self, chunk: &Named) -> io::Result<bool> {
         let (path, own) = (self.path(chunk), self.own());
         let seen = match self.examine(chunk) {
+            Ok((_, Ok(()) | Err(Damage::Unverified))) => return Ok(false),
             Ok((seen, Err(_))) => seen,
-            Ok((_, Ok(()))) => return Ok(false),
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             Err(e) => return Err(e),
         };
@@ -165,7 +236,7 @@ impl Directory {
             other => other?,
         }
         let ledger = Ledger::open(&own, true)?;
-        let counted = file_len(chunk.len).cast_signed();
+        let counted = self.file_len(chunk).cast_signed();
         if FileId::of(&fs::symlink_metadata(&taken)?) != seen {
             // A tier wrote the chunk anew between our look and our hand: back with it, or, where there is a newer one, away.
             if !quarantine::move_to_free(&taken, &path) {
@@ -185,11 +256,15 @@ impl Directory {
         self.walk(|path, meta, named| match named {
             Some(chunk) => {
                 sum.chunks += 1;
-                sum.bytes += file_len(chunk.len);
+                sum.bytes += self.file_len(&chunk);
                 sum.payload_bytes += chunk.len;
             }
             None => sum.strangers.push((path.to_owned(), meta.map_or(0, |m| m.len()))),
         })?;
+        sum.layout = self.layout;
+        if !self.own().exists() {
+            return Ok(sum);
+        }
         let tmp = self.own().join("tmp");
         let alive = living(&tmp)?;
         for corner in fs::read_dir(&tmp)? {
@@ -211,6 +286,9 @@ impl Directory {
 
     /// Every entry of every shard: with its metadata only where its name is no chunk's.
     fn walk(&self, mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<Named>)) -> io::Result<()> {
+        if self.layout.is_foreign() {
+            return foreign::walk(&self.root, self.layout, each);
+        }
         for shard in 0..=255 {
             let entries = match fs::read_dir(name::shard(&self.root, shard)) {
                 Err(e) if e.kind() == Io::NotFound => continue,
@@ -220,7 +298,7 @@ impl Directory {
                 let entry = entry?;
                 let named = entry.file_name().to_str().and_then(name::parse);
                 let named = named.filter(|(digest, _)| digest.as_bytes()[0] == shard);
-                let named = named.map(|(digest, len)| Named { digest, len });
+                let named = named.map(|(digest, len)| Named { digest, name: None, len });
                 let meta = if named.is_none() { entry.metadata().ok() } else { None };
                 each(&entry.path(), meta, named);
             }
@@ -229,7 +307,20 @@ impl Directory {
     }
 
     fn path(&self, chunk: &Named) -> PathBuf {
-        name::path(&self.root, &chunk.digest, chunk.len)
+        match &chunk.name {
+            Some(name) => self.root.join(&**name),
+            None => name::path(&self.root, &chunk.digest, chunk.len),
+        }
+    }
+
+    fn file_len(&self, chunk: &Named) -> u64 {
+        if self.layout.is_foreign() { chunk.len } else { file_len(chunk.len) }
+    }
+
+    /// The ledger, where anybody keeps one.
+    fn ledger(&self) -> io::Result<Option<Ledger>> {
+        let own = self.own();
+        own.exists().then(|| Ledger::open(&own, true)).transpose()
     }
 
     fn own(&self) -> PathBuf {
@@ -246,7 +337,7 @@ fn read_footer(file: &File, chunk: &Named) -> io::Result<Result<Footer, Damage>>
 }
 
 /// Checks a file that has the right length.
-fn read_and_check(file: &mut File, chunk: &Named) -> io::Result<Result<(), Damage>> {
+fn read_and_check(file: &mut File, chunk: &Named, each: &mut dyn FnMut(&[u8])) -> io::Result<Result<(), Damage>> {
     let facts = match read_footer(file, chunk)? {
         Ok((facts, _)) => facts,
         Err(damage) => return Ok(Err(damage)),
@@ -260,6 +351,7 @@ fn read_and_check(file: &mut File, chunk: &Named) -> io::Result<Result<(), Damag
         let n = (chunk.len - at).min(PIECE as u64) as usize;
         file.read_exact(&mut piece[..n])?;
         sums.piece(at, &piece[..n]);
+        each(&piece[..n]);
         at += n as u64;
     }
     let padding = (file_len(chunk.len) - PAGE - chunk.len) as usize;

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod canonical;
 mod digest;
 mod dtype;
 mod engine;

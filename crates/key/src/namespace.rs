@@ -22,6 +22,17 @@ impl Namespace {
         Namespace { tenant, layout, chunk_bytes: Vec::new(), allow_partial: true, digest }
     }
 
+    /// A namespace of which only the digest is known, as a stored chunk carries it: its keys are right, tenant and layout are not told.
+    pub fn known_by(digest: Digest) -> Self {
+        Namespace {
+            tenant: String::new(),
+            layout: Digest::default(),
+            chunk_bytes: Vec::new(),
+            allow_partial: true,
+            digest,
+        }
+    }
+
     /// Declares that a full chunk of object group `group` has exactly `bytes` bytes.
     pub fn with_chunk_bytes(mut self, group: u32, bytes: u64) -> Self {
         self.chunk_bytes.retain(|(g, _)| *g != group);

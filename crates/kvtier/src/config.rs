@@ -43,6 +43,10 @@ pub enum TierSpec {
         /// Whether chunks may be deleted because the cap is smaller than last time; without it such a directory is refused.
         #[serde(default)]
         shrink: bool,
+        /// `kvtier` (the default), `lmcache-mp` or `lmcache`: whose files the directory holds.
+        layout: Option<String>,
+        /// `lenient` (the default) or `strict`: what becomes of chunks in a foreign layout that nothing proves.
+        verify: Option<String>,
         /// `auto` (the default), `uring` or `threads`.
         engine: Option<String>,
         /// The tier's name; the default is `file`.
@@ -104,6 +108,8 @@ impl Config {
             path: path.into(),
             bytes: Capacity::Bytes(bytes),
             shrink: false,
+            layout: None,
+            verify: None,
             engine: None,
             name: None,
         })
@@ -152,11 +158,14 @@ impl TierSpec {
                 Ok(Arc::new(HostTier::open(config)?))
             }
             #[cfg(feature = "file")]
-            TierSpec::File { path, bytes, shrink, engine, name } => {
+            TierSpec::File { path, bytes, shrink, layout, verify, engine, name } => {
+                let layout: kvtier_file::Layout = layout.as_deref().unwrap_or("kvtier").parse()?;
+                let verify: kvtier_file::Verify = verify.as_deref().unwrap_or("lenient").parse()?;
                 let engine = engine.as_deref().unwrap_or("auto").parse();
                 let engine =
                     engine.map_err(|e: kvtier_file::EngineError| Error::new(ErrorKind::Invalid, e.to_string()))?;
                 let config = bytes.of(path).with_engine(engine).with_shrink(*shrink);
+                let config = config.with_layout(layout).with_verify(verify);
                 Ok(Arc::new(kvtier_file::FileTier::open(config.with_name(name.as_deref().unwrap_or("file")))?))
             }
         }
@@ -216,6 +225,8 @@ mod tests {
             (r#"{"tiers":[{"type":"host","bytes":1,"byte":2}]}"#, "byte"),
             (r#"{"tiers":[{"type":"hots","bytes":1}]}"#, "hots"),
             (r#"{"tiers":[{"type":"host","bytes":"lots"}]}"#, "lots"),
+            #[cfg(feature = "file")]
+            (r#"{"tiers":[{"type":"file","path":"/x","bytes":1,"layuot":"lmcache"}]}"#, "layuot"),
             (r#"{"tier":[]}"#, "tier"),
             ("{", "EOF"),
         ] {

@@ -1,24 +1,38 @@
-//! `kvtier ls|stat|verify|rm`: a directory looked at from outside.
+//! `kvtier ls|stat|verify|rm|migrate`: a directory looked at from outside.
 
+mod migrate;
 mod verify;
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kvtier::bytes::format;
 use kvtier::core::Digest;
+use kvtier::file::Layout;
 use kvtier::file::inspect::{Directory, Named};
 use serde_json::json;
 
 use crate::BadInput;
 
+pub use migrate::{MigrateArgs, migrate};
 pub use verify::{VerifyArgs, verify};
+
+/// Which directory, and whose files.
+#[derive(clap::Args)]
+pub struct Where {
+    /// The directory.
+    path: PathBuf,
+    /// Whose files it holds, where its manifest does not say: lmcache-mp or lmcache.
+    #[arg(long)]
+    layout: Option<String>,
+}
 
 /// `kvtier ls`.
 #[derive(clap::Args)]
 pub struct LsArgs {
-    /// The directory.
-    path: PathBuf,
+    #[command(flatten)]
+    at: Where,
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
@@ -27,8 +41,8 @@ pub struct LsArgs {
 /// `kvtier stat`.
 #[derive(clap::Args)]
 pub struct StatArgs {
-    /// The directory.
-    path: PathBuf,
+    #[command(flatten)]
+    at: Where,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -37,8 +51,8 @@ pub struct StatArgs {
 /// `kvtier rm`.
 #[derive(clap::Args)]
 pub struct RmArgs {
-    /// The directory.
-    path: PathBuf,
+    #[command(flatten)]
+    at: Where,
     /// Chunks to remove, by the digests that `kvtier ls` prints.
     #[arg(long, value_delimiter = ',', required_unless_present = "all")]
     key: Vec<String>,
@@ -50,19 +64,34 @@ pub struct RmArgs {
     yes: bool,
 }
 
-fn open(path: &PathBuf) -> Result<Directory> {
-    Ok(Directory::open(path).map_err(crate::cannot_open)?)
+fn open(at: &Where) -> Result<Directory> {
+    open_as(&at.path, at.layout.as_deref())
+}
+
+/// Opens a directory as its manifest says, or as it is told to, or as the names in it look.
+fn open_as(path: &Path, layout: Option<&str>) -> Result<Directory> {
+    if let Some(layout) = layout {
+        let layout = layout.parse().map_err(crate::cannot_open)?;
+        return Ok(Directory::open_as(path, layout).map_err(crate::cannot_open)?);
+    }
+    let guessed = if path.join(".kvtier").exists() { None } else { Directory::guess(path).ok().flatten() };
+    let Some(layout) = guessed else { return Ok(Directory::open(path).map_err(crate::cannot_open)?) };
+    eprintln!(
+        "kvtier: {} has no manifest; its names are those of layout {layout} (--layout says otherwise)",
+        path.display()
+    );
+    Ok(Directory::open_as(path, layout).map_err(crate::cannot_open)?)
 }
 
 /// Lists chunks: digest, payload bytes.
 pub fn ls(args: &LsArgs) -> Result<()> {
-    let mut chunks = open(&args.path)?.chunks().context("cannot list the directory")?;
+    let mut chunks = open(&args.at)?.chunks().context("cannot list the directory")?;
     chunks.sort_unstable();
-    for Named { digest, len, .. } in chunks {
+    for chunk in chunks {
         let line = if args.json {
-            json!({ "key": digest.to_hex(), "bytes": len }).to_string()
+            json!({ "key": chunk.label(), "bytes": chunk.len }).to_string()
         } else {
-            format!("{digest} {len}")
+            format!("{} {}", chunk.label(), chunk.len)
         };
         crate::out::line(&line)?;
     }
@@ -71,19 +100,20 @@ pub fn ls(args: &LsArgs) -> Result<()> {
 
 /// Sums a directory up.
 pub fn stat(args: &StatArgs) -> Result<()> {
-    let sum = open(&args.path)?.summary().context("cannot read the directory")?;
+    let sum = open(&args.at)?.summary().context("cannot read the directory")?;
     let quarantine: Vec<_> =
         sum.quarantine.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect();
     let strangers: Vec<_> = sum.strangers.iter().map(|(path, _)| path.display().to_string()).collect();
     if args.json {
         let all = json!({
-            "chunks": sum.chunks, "bytes": sum.bytes, "payload_bytes": sum.payload_bytes, "ledger_bytes": sum.ledger_bytes,
+            "layout": sum.layout.name(), "chunks": sum.chunks, "bytes": sum.bytes, "payload_bytes": sum.payload_bytes, "ledger_bytes": sum.ledger_bytes,
             "unfinished": sum.unfinished, "quarantine": quarantine, "quarantine_bytes": sum.quarantine_bytes, "capacity_bytes": sum.capacity_bytes, "strangers": strangers,
             "living": sum.living, "dead": sum.dead, "snapshot": sum.snapshot,
         });
         return crate::out::line(&all.to_string());
     }
     let mut lines = vec![
+        format!("layout       {}", sum.layout),
         format!(
             "chunks       {} in {} of files ({} of payload)",
             sum.chunks,
@@ -108,15 +138,24 @@ fn or_nobody(names: &[String]) -> String {
 
 /// Removes chunks, or says which.
 pub fn rm(args: &RmArgs) -> Result<()> {
-    let dir = open(&args.path)?;
-    let digest = |text: &String| {
-        Digest::from_hex(text)
-            .ok_or_else(|| BadInput(format!("--key {text}: not 64 hexadecimal digits; take them from `kvtier ls`")))
-    };
-    let wanted = args.key.iter().map(digest).collect::<Result<Vec<_>, _>>()?;
+    let dir = open(&args.at)?;
     let chunks = dir.chunks().context("cannot list the directory")?;
-    let chosen: Vec<Named> = chunks.into_iter().filter(|chunk| args.all || wanted.contains(&chunk.digest)).collect();
-    if let Some(absent) = wanted.iter().find(|digest| chosen.iter().all(|chunk| chunk.digest != **digest)) {
+    if dir.layout() == Layout::Kvtier
+        && let Some(bad) = args.key.iter().find(|text| Digest::from_hex(text).is_none())
+    {
+        let what = format!("--key {bad}: not 64 hexadecimal digits; take them from `kvtier ls`");
+        return Err(BadInput(what).into());
+    }
+    let wanted: BTreeSet<&str> = args.key.iter().map(String::as_str).collect();
+    let mut absent = wanted.clone();
+    let chosen: Vec<Named> = chunks
+        .into_iter()
+        .filter(|chunk| {
+            absent.remove(chunk.label().as_str());
+            args.all || wanted.contains(chunk.label().as_str())
+        })
+        .collect();
+    if let Some(absent) = absent.first() {
         return Err(BadInput(format!("--key {absent}: no such chunk; nothing was removed")).into());
     }
     let bytes = format(chosen.iter().map(|chunk| chunk.len).sum());
@@ -126,7 +165,8 @@ pub fn rm(args: &RmArgs) -> Result<()> {
     let mut gone = 0;
     for chunk in &chosen {
         gone += u64::from(
-            dir.remove(chunk).with_context(|| format!("removed {gone} chunks, then cannot remove {}", chunk.digest))?,
+            dir.remove(chunk)
+                .with_context(|| format!("removed {gone} chunks, then cannot remove {}", chunk.label()))?,
         );
     }
     crate::out::line(&format!("removed {gone} chunks ({bytes})"))

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use kvtier_core::{Error, ErrorKind};
 use kvtier_key::{FACTS_BYTES_MAX, Facts, Key};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -26,6 +27,18 @@ pub enum Verify {
     Lenient,
     /// Refuses it, as a miss of its own kind.
     Strict,
+}
+
+impl std::str::FromStr for Verify {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "lenient" => Ok(Verify::Lenient),
+            "strict" => Ok(Verify::Strict),
+            _ => Err(Error::new(ErrorKind::Invalid, format!("no verify is called {text:?}; choose lenient or strict"))),
+        }
+    }
 }
 
 /// What is known of a file's bytes.

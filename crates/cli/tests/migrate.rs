@@ -1,0 +1,139 @@
+//! LMCache's directories looked at from outside, and chunks brought from layout to layout.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+fn kvtier(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kvtier")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8([&output.stdout[..], &output.stderr[..]].concat()).unwrap()
+}
+
+fn json_of(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(output)))
+}
+
+/// A directory as LMCache's adapter `fs` leaves it.
+fn lmcache(dir: &Path) -> (String, BTreeMap<String, Vec<u8>>) {
+    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/../testkit/vectors");
+    let folder = std::env::var_os("KVTIER_VECTORS").map_or_else(|| committed.into(), PathBuf::from);
+    let whole: Value = serde_json::from_str(&fs::read_to_string(folder.join("fs_files.json")).unwrap()).unwrap();
+    let case = whole["cases"].as_array().unwrap().iter().find(|case| case["in"]["adapter"] == "fs").unwrap();
+    let hex = |hex: &str| {
+        hex.as_bytes().chunks(2).map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
+    };
+    let path = dir.join("theirs");
+    fs::create_dir(&path).unwrap();
+    let files: BTreeMap<String, Vec<u8>> = case["out"]["files"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(name, bytes)| (name.clone(), hex(bytes.as_str().unwrap())))
+        .collect();
+    files.iter().for_each(|(name, bytes)| fs::write(path.join(name), bytes).unwrap());
+    (path.to_str().unwrap().to_owned(), files)
+}
+
+fn files(dir: &str) -> BTreeMap<String, Vec<u8>> {
+    let all = fs::read_dir(dir).unwrap().flatten().filter(|file| file.file_name() != ".kvtier");
+    all.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
+}
+
+#[test]
+fn a_directory_of_lmcache_is_listed_summed_up_verified_and_emptied() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, theirs) = lmcache(dir.path());
+    fs::write(Path::new(&path).join("notes.txt"), "mine").unwrap();
+    let listed = kvtier(&["ls", &path]);
+    assert!(text(&listed).contains("layout lmcache-mp"), "{}", text(&listed));
+    let lines: Vec<String> = theirs.iter().map(|(name, bytes)| format!("{name} {}", bytes.len())).collect();
+    assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().collect::<Vec<_>>(), lines);
+    let stat = json_of(&kvtier(&["stat", &path, "--layout", "lmcache-mp", "--json"]));
+    let bytes: usize = theirs.values().map(Vec::len).sum();
+    assert_eq!((&stat["chunks"], &stat["bytes"]), (&json!(theirs.len()), &json!(bytes)));
+    assert_eq!(stat["strangers"].as_array().unwrap().len(), 1);
+    let verified = kvtier(&["verify", &path, "--json"]);
+    assert!(verified.status.success());
+    assert_eq!(json_of(&verified)["unverified"], theirs.len());
+    let first = theirs.keys().next().unwrap();
+    assert_eq!(kvtier(&["rm", &path, "--key", "nothing", "--yes"]).status.code(), Some(2));
+    assert!(kvtier(&["rm", &path, "--key", first, "--yes"]).status.success());
+    assert_eq!(files(&path).len(), theirs.len());
+    assert!(kvtier(&["rm", &path, "--all", "--yes"]).status.success());
+    assert_eq!(files(&path).keys().collect::<Vec<_>>(), ["notes.txt"]);
+    assert!(!Path::new(&path).join(".kvtier").exists(), "looking leaves nothing behind");
+}
+
+#[test]
+fn chunks_go_from_layout_to_layout_and_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (theirs, before) = lmcache(dir.path());
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (ours, copy, back) = (path("ours"), path("copy"), path("back"));
+    let dry = kvtier(&["migrate", &theirs, &ours, "--dry-run"]);
+    assert!(dry.status.success() && text(&dry).contains("would copy 3 chunks"), "{}", text(&dry));
+    assert!(!Path::new(&ours).exists());
+
+    let out = kvtier(&["migrate", &theirs, &ours, "--bytes", "1GiB", "--json"]);
+    assert!(out.status.success(), "{}", text(&out));
+    let tally = json_of(&out);
+    assert_eq!((&tally["copied"], &tally["unverified"], &tally["copied_bytes"]), (&json!(3), &json!(3), &json!(175)));
+    assert_eq!((&tally["from_layout"], &tally["to_layout"]), (&json!("lmcache-mp"), &json!("kvtier")));
+    assert!(kvtier(&["verify", &ours]).status.success());
+    let again = json_of(&kvtier(&["migrate", &theirs, &ours, "--json"]));
+    assert_eq!((&again["copied"], &again["present"]), (&json!(0), &json!(3)));
+
+    // The salt of one key is kept as a digest only: its name cannot be made again.
+    let out = kvtier(&["migrate", &ours, &back, "--to-layout", "lmcache-mp", "--json"]);
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out));
+    let tally = json_of(&out);
+    assert_eq!((&tally["copied"], &tally["unverified"], &tally["unsupported"]), (&json!(2), &json!(0), &json!(1)));
+    assert!(tally["unsupported_why"].as_str().unwrap().contains("salt"));
+    let mut expected = before.clone();
+    expected.retain(|name, _| !name.ends_with("@s.data"));
+    assert_eq!(files(&back), expected);
+    let verified = json_of(&kvtier(&["verify", &back, "--json"]));
+    assert_eq!((&verified["chunks"], &verified["unverified"]), (&json!(2), &json!(0)), "what we write has facts");
+
+    let out = kvtier(&["migrate", &theirs, &copy, "--to-layout", "lmcache-mp"]);
+    assert!(out.status.success(), "{}", text(&out));
+    assert_eq!((files(&copy), files(&theirs)), (before.clone(), before));
+    assert!(!Path::new(&theirs).join(".kvtier").exists(), "the source is not touched");
+}
+
+#[test]
+fn what_is_damaged_or_has_no_name_stays_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (theirs, before) = lmcache(dir.path());
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (ours, mp, other) = (path("ours"), path("mp"), path("other"));
+    let migrate = |from: &str, to: &str, layout: &str| kvtier(&["migrate", from, to, "--to-layout", layout, "--json"]);
+    let out = migrate(&theirs, &mp, "lmcache-mp");
+    assert!(out.status.success(), "{}", text(&out));
+    let first = Path::new(&mp).join(before.keys().next().unwrap());
+    let mut bytes = fs::read(&first).unwrap();
+    bytes[0] ^= 1;
+    fs::write(&first, bytes).unwrap();
+    let out = migrate(&mp, &ours, "kvtier");
+    assert_eq!((out.status.code(), &json_of(&out)["damaged"]), (Some(1), &json!(1)), "{}", text(&out));
+    assert_eq!(json_of(&kvtier(&["stat", &ours, "--json"]))["chunks"], 2);
+    let out = kvtier(&["verify", &mp, "--set-aside", "--json"]);
+    assert_eq!((out.status.code(), json_of(&out)["damaged"].as_array().unwrap().len()), (Some(1), 1));
+    assert!(!first.exists());
+    // Keys of the multi-process mode have no names in the layout of the other.
+    let out = migrate(&theirs, &other, "lmcache");
+    assert_eq!((out.status.code(), &json_of(&out)["unsupported"]), (Some(1), &json!(3)));
+    assert!(!Path::new(&other).exists());
+    // What cannot fit is said before anything is copied, and so are layouts that do not agree.
+    let out = kvtier(&["migrate", &theirs, &other, "--bytes", "16KiB"]);
+    assert!(out.status.code() == Some(2) && text(&out).contains("raise --bytes"), "{}", text(&out));
+    assert_eq!(migrate(&theirs, &ours, "lmcache-mp").status.code(), Some(2));
+    assert_eq!(migrate(&theirs, &theirs, "lmcache-mp").status.code(), Some(2));
+}

@@ -1,0 +1,75 @@
+//! Reading chunks out of a directory, to bring them elsewhere.
+
+use std::fs::File;
+use std::io::{self, ErrorKind as Io};
+use std::sync::Arc;
+
+use kvtier_key::{InvalidKey, Key, KeyId, Namespace};
+
+use super::{Damage, Directory, Named, foreign, read_and_check, read_footer};
+use crate::name::file_len;
+
+/// Whose a chunk is, as far as its file tells.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Source {
+    /// This key's.
+    Key(Key),
+    /// A key that cannot be told from the file: why.
+    Untold(InvalidKey),
+    /// The file is damaged.
+    Damaged(Damage),
+}
+
+impl Directory {
+    /// Says whose a chunk is, by its footer, or its name and facts; nothing else is read. A chunk without facts is taken for one of the
+    /// namespace `unverified`.
+    pub fn key_of(&self, chunk: &Named, unverified: &Arc<Namespace>) -> io::Result<Source> {
+        let file = File::open(self.path(chunk))?;
+        if self.layout().is_foreign() {
+            let facts = match foreign::facts(&file)? {
+                Ok(facts) => facts,
+                Err(damage) => return Ok(Source::Damaged(damage)),
+            };
+            return Ok(match (facts, chunk.name.as_deref().and_then(|name| self.layout().key_of(name))) {
+                (Some(facts), _) => {
+                    foreign::key_of(self.layout(), chunk, &facts).map_or_else(Source::Damaged, Source::Key)
+                }
+                (None, Some(id)) => Source::Key(Key::new(Arc::clone(unverified), id)),
+                (None, None) => Source::Damaged(Damage::Swapped),
+            });
+        }
+        if file.metadata()?.len() != file_len(chunk.len) {
+            return Ok(Source::Damaged(Damage::Length));
+        }
+        Ok(match read_footer(&file, chunk)? {
+            Err(damage) => Source::Damaged(damage),
+            Ok((facts, _)) if facts.key != chunk.digest => Source::Damaged(Damage::Swapped),
+            Ok((facts, name)) => match KeyId::from_canonical(&name) {
+                Ok(id) => Source::Key(Key::new(Arc::new(Namespace::known_by(facts.namespace)), id)),
+                Err(why) => Source::Untold(why),
+            },
+        })
+    }
+
+    /// Reads a chunk's payload and checks every byte; [`Damage::Unverified`] is not an error here, and said in the answer's second half.
+    pub fn read(&self, chunk: &Named) -> io::Result<Result<(Vec<u8>, bool), Damage>> {
+        let mut file = File::open(self.path(chunk))?;
+        let mut payload = Vec::with_capacity(chunk.len as usize);
+        let mut each = |piece: &[u8]| payload.extend_from_slice(piece);
+        let found = if self.layout().is_foreign() {
+            foreign::check(&mut file, self.layout(), chunk, &mut each)
+        } else if file.metadata()?.len() == file_len(chunk.len) {
+            read_and_check(&mut file, chunk, &mut each)
+        } else {
+            return Ok(Err(Damage::Length));
+        };
+        match found {
+            Err(e) if e.kind() == Io::UnexpectedEof => Ok(Err(Damage::Length)),
+            Err(e) => Err(e),
+            Ok(Ok(())) => Ok(Ok((payload, true))),
+            Ok(Err(Damage::Unverified)) => Ok(Ok((payload, false))),
+            Ok(Err(damage)) => Ok(Err(damage)),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Reading the canonical form of a key back, as it lies beside stored chunks.
+
+use std::str;
+use std::sync::Arc;
+
+use crate::{
+    CacheEngineKey, ChunkHash, DType, EngineHash, InvalidKey, KeyId, KvRank, LayerCacheEngineKey, ObjectKey, PyInt,
+};
+
+impl KeyId {
+    /// Reads what [`Key::canonical`](crate::Key::canonical) wrote. Errors: any other bytes; a key with a salt, of which the canonical form has
+    /// but a digest.
+    pub fn from_canonical(bytes: &[u8]) -> Result<Self, InvalidKey> {
+        let mut rest = Fields(bytes);
+        let id = match rest.take(1).and_then(|kind| kind.first()) {
+            Some(1) => rest.object()?,
+            Some(2) => rest.engine().map(KeyId::Engine).ok_or_else(torn)?,
+            Some(3) => rest.layer().ok_or_else(torn)?,
+            _ => return Err(torn()),
+        };
+        if rest.0.is_empty() { Ok(id) } else { Err(torn()) }
+    }
+}
+
+fn torn() -> InvalidKey {
+    InvalidKey::new("not the canonical form of a key")
+}
+
+/// Takes fields from the front of bytes; `None` when they run out.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = u32::from_le_bytes(self.array()?);
+        self.take(len as usize)
+    }
+
+    fn text(&mut self) -> Option<Arc<str>> {
+        str::from_utf8(self.bytes()?).ok().map(Arc::from)
+    }
+
+    fn object(&mut self) -> Result<KeyId, InvalidKey> {
+        let mut fields = || {
+            let (model, rank) = (self.text()?, KvRank(i64::from_le_bytes(self.array()?)));
+            let (group, hash) = (u32::from_le_bytes(self.array()?), ChunkHash::new(self.bytes()?));
+            Some((model, rank, group, hash, self.bytes()?))
+        };
+        let (model, rank, group, hash, salt) = fields().ok_or_else(torn)?;
+        if !salt.is_empty() {
+            return Err(InvalidKey::new("of its salt only a digest is stored"));
+        }
+        ObjectKey::new(model, rank, group, hash, "").map(KeyId::Object)
+    }
+
+    fn layer(&mut self) -> Option<KeyId> {
+        let key = self.engine()?;
+        Some(KeyId::Layer(LayerCacheEngineKey { key, layer: i64::from_le_bytes(self.array()?) }))
+    }
+
+    fn engine(&mut self) -> Option<CacheEngineKey> {
+        let model = self.text()?;
+        let [world, worker] = [i64::from_le_bytes(self.array()?), i64::from_le_bytes(self.array()?)];
+        let (kind, hash) = (self.take(1)?.first().copied()?, self.bytes()?);
+        let hash = match kind {
+            0 | 1 => EngineHash::Int(PyInt::from_be_bytes(kind == 1, hash)?),
+            2 => EngineHash::Bytes(ChunkHash::new(hash)),
+            _ => return None,
+        };
+        let dtype = DType::from_name(&self.text()?)?;
+        let key = CacheEngineKey::new(model, world, worker, hash, dtype).ok()?;
+        let tags = (0..u32::from_le_bytes(self.array()?)).map(|_| Some((self.text()?, self.text()?)));
+        key.with_tags(tags.collect::<Option<Vec<_>>>()?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Digest, Key, Namespace};
+
+    use super::*;
+
+    #[test]
+    fn keys_come_back_and_cut_or_salted_ones_do_not() {
+        let ns = Arc::new(Namespace::new("a", Digest::default()));
+        let mp =
+            |salt: &str| KeyId::from(ObjectKey::from_native_name(&format!("org/m@01000100@2@abcd{salt}")).unwrap());
+        let engine = ["m@1@0@-1a2b@half", "org/m@2@1@ff@bfloat16@a%b@c%", "m@1@0@0@half@7"];
+        let engine = engine.map(|text| KeyId::from_engine_text(text).unwrap());
+        for id in engine.into_iter().chain([mp("")]) {
+            let bytes = Key::new(Arc::clone(&ns), id.clone()).canonical();
+            assert_eq!(KeyId::from_canonical(&bytes), Ok(id));
+            assert!((0..bytes.len()).all(|len| KeyId::from_canonical(&bytes[..len]).is_err()));
+            assert!(KeyId::from_canonical(&[&bytes[..], &[0]].concat()).is_err());
+        }
+        let salted = Key::new(Arc::clone(&ns), mp("@pepper")).canonical();
+        assert!(KeyId::from_canonical(&salted).unwrap_err().to_string().contains("salt"));
+        let known = Arc::new(Namespace::known_by(ns.digest()));
+        assert_eq!(Key::new(known, mp("@pepper")), Key::new(ns, mp("@pepper")));
+    }
+}
