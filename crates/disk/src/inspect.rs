@@ -106,7 +106,7 @@ impl Directory {
     /// Opens the directory to look. `Invalid` for one that is not kvtier's.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
         let root = root.into();
-        let Manifest { layout, capacity_bytes } = Manifest::read(&root)?;
+        let Manifest { layout, capacity_bytes, .. } = Manifest::read(&root)?;
         Ok(Directory::new(root, layout, capacity_bytes))
     }
 

@@ -26,7 +26,8 @@ impl Namespace {
     pub fn known_by(digest: Digest) -> Self {
         Namespace {
             tenant: String::new(),
-            layout: Digest::default(),
+            // No real layout has it, so that nothing is taken for one of a known layout.
+            layout: digest,
             chunk_bytes: Vec::new(),
             allow_partial: true,
             digest,

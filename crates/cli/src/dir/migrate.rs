@@ -182,7 +182,7 @@ impl Target {
         if wanted.is_empty() || (args.dry_run && !self.exists) {
             return Ok((wanted, None));
         }
-        let tier = self.open(&wanted)?;
+        let tier = self.open()?;
         let mut missing = Vec::new();
         for some in wanted.chunks(SOME) {
             let keys: Arc<[Key]> = some.iter().map(|(_, key)| key.clone()).collect();
@@ -211,11 +211,8 @@ impl Target {
         Ok((missing, Some(tier)))
     }
 
-    fn open(&self, wanted: &[(Named, Key)]) -> Result<FileTier> {
-        let mut config = FileConfig::new(&self.path, self.capacity_bytes).with_layout(self.layout).with_free_min(0);
-        if let (true, Some((_, key))) = (self.layout.is_foreign(), wanted.first()) {
-            config = config.with_namespace(Arc::clone(key.namespace()));
-        }
+    fn open(&self) -> Result<FileTier> {
+        let config = FileConfig::new(&self.path, self.capacity_bytes).with_layout(self.layout).with_free_min(0);
         Ok(FileTier::open(config).map_err(crate::cannot_open)?)
     }
 }
