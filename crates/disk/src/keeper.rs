@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::counters::add;
 use crate::history::{self, Reader};
-use crate::home::{living, open_rw};
+use crate::home::{Corner, living, open_rw};
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -70,6 +70,8 @@ pub struct Chores<M: Mover> {
     /// Whoever holds this file's lock merges journals and takes snapshots.
     evictor: File,
     leads: bool,
+    /// Our corner when we looked last.
+    corner: Arc<Corner>,
     /// Journals of dead processes wait to be merged into a snapshot.
     inherited: bool,
 }
@@ -84,7 +86,7 @@ impl<M: Mover> Chores<M> {
     ) -> io::Result<Self> {
         let evictor = open_rw(&shared.home.own().join("evictor"))?;
         let (flushed, inherited) = (Instant::now(), reader.others() > 0);
-        let shared = Arc::clone(shared);
+        let (shared, corner) = (Arc::clone(shared), shared.home.corner());
         let tick = TICK.min(flush_every);
         let looked = flushed;
         Ok(Chores {
@@ -97,12 +99,19 @@ impl<M: Mover> Chores<M> {
             free_min_bytes,
             evictor,
             leads: false,
+            corner,
             inherited,
         })
     }
 
     /// One round; everything that is due, or in the `last` one everything.
     fn round(&mut self, last: bool) {
+        self.shared.restore_home();
+        let corner = self.shared.home.corner();
+        if !Arc::ptr_eq(&corner, &self.corner) {
+            self.corner = corner;
+            self.tell("make `.kvtier/evictor` again", Chores::begin_anew);
+        }
         self.tell("share the ledger", |chores| chores.shared.ledger.fold());
         if last || self.flushed.elapsed() >= self.flush_every {
             self.flushed = Instant::now();
@@ -123,6 +132,13 @@ impl<M: Mover> Chores<M> {
         }
     }
 
+    /// Somebody deleted `.kvtier`, and it is made again: what it held besides names is written again.
+    fn begin_anew(&mut self) -> io::Result<()> {
+        self.evictor = open_rw(&self.shared.home.own().join("evictor"))?;
+        (self.leads, self.inherited) = (false, true);
+        Ok(())
+    }
+
     fn tell(&mut self, what: &str, chore: impl FnOnce(&mut Self) -> io::Result<()>) {
         if let Err(e) = chore(self) {
             self.shared.fault(format!("cannot {what}: {e}"));
@@ -132,7 +148,8 @@ impl<M: Mover> Chores<M> {
     /// Merges what all processes noted, and writes down the order of use.
     fn snapshot(&mut self) -> io::Result<()> {
         let (shared, at_ms) = (&self.shared, history::unix_ms());
-        let (own, name) = (shared.home.own(), shared.home.corner().name());
+        let (own, corner) = (shared.home.own(), shared.home.corner());
+        let name = corner.name();
         shared.journal.flush()?;
         let living: BTreeSet<String> = living(&own.join("tmp"))?;
         let merged = self.reader.read(Some(name))?;

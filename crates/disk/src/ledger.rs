@@ -69,6 +69,12 @@ impl Ledger {
         folded.map(drop)
     }
 
+    /// Goes on with the file that is there now: somebody deleted ours.
+    pub fn reopen(&self, own: &Path) -> io::Result<()> {
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = open_rw(&own.join("ledger"))?;
+        Ok(())
+    }
+
     /// Sets the total to what `count` finds, while nobody changes it. A ledger that nobody wrote or that is damaged is set too; otherwise
     /// only `if_whole`.
     pub fn recount(&self, if_whole: bool, count: impl FnOnce() -> io::Result<u64>) -> io::Result<()> {

@@ -28,6 +28,7 @@ mod mover;
 pub mod name;
 mod pool;
 mod readers;
+mod restore;
 mod room;
 mod save;
 mod shared;

@@ -290,6 +290,14 @@ impl<M: Mover> Shared<M> {
         buried.bytes > 0
     }
 
+    /// Bytes of all that the ledger counts and that lies there.
+    pub fn lying_bytes(&self) -> std::io::Result<u64> {
+        let mut bytes = self.home.all_drafts_bytes()?;
+        bytes += quarantine::list(&self.home.own())?.iter().map(|kept| kept.bytes).sum::<u64>();
+        self.home.list(|_, len| bytes += name::file_len(len))?;
+        Ok(bytes)
+    }
+
     /// Files that vanished outside our sight stay counted. When the ledger says full and two looks, while nobody wrote, find the same
     /// less, the ledger was wrong. Answers whether it was.
     pub fn heal_ledger(&self) -> bool {
@@ -297,12 +305,7 @@ impl<M: Mover> Shared<M> {
         if self.home.foreign().is_some() {
             return false;
         }
-        let look = || -> std::io::Result<(Option<u64>, u64)> {
-            let mut bytes = self.home.all_drafts_bytes()?;
-            bytes += quarantine::list(&self.home.own())?.iter().map(|kept| kept.bytes).sum::<u64>();
-            self.home.list(|_, len| bytes += name::file_len(len))?;
-            Ok((Ledger::peek(&self.home.own())?, bytes))
-        };
+        let look = || Ok::<_, std::io::Error>((Ledger::peek(&self.home.own())?, self.lying_bytes()?));
         let looks = look().and_then(|first| {
             std::thread::sleep(LOOKS_APART);
             Ok((first, look()?))

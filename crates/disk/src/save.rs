@@ -132,6 +132,10 @@ impl<M: Mover> Saving<M> {
         match self.file() {
             Ok(file) => Ok(Transfer { file: Arc::new(file.into()), parts, watch: None }),
             Err(e) if is_full(&e) => Err(Stop::End(Ok(Saved::Shed(ShedReason::Full)))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let what = "the directory's `.kvtier` was deleted and cannot be made again; check the path and its permissions";
+                Err(failed(shared.io_error("save", &key, what, e)))
+            }
             Err(e) => Err(failed(shared.io_error("save", &key, "cannot create a file", e))),
         }
     }
@@ -154,6 +158,7 @@ impl<M: Mover> Saving<M> {
         }
         let made = match home.create(bytes) {
             Err(e) if is_full(&e) && self.squeeze() => home.create(bytes),
+            Err(e) if e.kind() == io::ErrorKind::NotFound && shared.restore_home() => home.create(bytes),
             other => other,
         };
         let (draft, file) = made?;

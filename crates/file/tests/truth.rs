@@ -466,3 +466,49 @@ fn what_a_dead_neighbour_had_counted_is_counted_no_more_while_others_live() {
     assert!(!dead.exists());
     drop(other);
 }
+
+/// Deletes a directory that a tier may make again while we are at it.
+fn delete(own: &Path) {
+    let away = own.with_file_name("lost+found");
+    fs::rename(own, &away).unwrap();
+    while away.exists() {
+        let _ = fs::remove_dir_all(&away);
+    }
+}
+
+#[test]
+fn when_its_own_directory_is_deleted_it_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join(".kvtier");
+    let tier = Arc::new(FileTier::open(config(dir.path(), 8)).unwrap());
+    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
+    let other = open(dir.path(), 8);
+    f.store(&f.keys(0..4), LEN);
+    for round in 0..3 {
+        delete(&own);
+        assert!((0..4).all(|n| !absent(&f, n)), "loads go on");
+        // A save at once, or after the keeper saw it.
+        if round == 1 {
+            f.eventually("the keeper makes it again", || own.join("evictor").exists());
+        }
+        assert_eq!(f.save(&f.key(100), LEN), Saved::Stored, "round {round}");
+        assert_eq!(other.save(&other.key(200), LEN), Saved::Stored, "round {round}");
+        f.eventually("the ledger is right again", || ledger(dir.path()) == files_bytes(dir.path()));
+        let told = || tier.status().reasons.iter().any(|reason| reason.contains("deleted; made it again"));
+        f.eventually("the status says so", told);
+        drop(f.tier.remove(&f.ctx(), f.keys([100, 200])).wait());
+        drop(other.tier.remove(&f.ctx(), f.keys([100, 200])).wait());
+    }
+    drop((tier, f, other));
+    let f = open(dir.path(), 8);
+    assert!((0..4).all(|n| !absent(&f, n)));
+    // Where it cannot be made again the error says so, and it comes back when it can.
+    while fs::write(&own, "in the way").is_err() {
+        delete(&own);
+    }
+    let failed = f.save_with(f.save_op(&f.key(7), LEN)).result.unwrap_err();
+    assert!(failed.to_string().contains("`.kvtier` was deleted and cannot be made again"), "{failed}");
+    fs::remove_file(&own).unwrap();
+    assert_eq!(f.save(&f.key(7), LEN), Saved::Stored);
+}

@@ -17,7 +17,7 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    name: String,
+    name: Mutex<String>,
     waiting: Mutex<Vec<Record>>,
     file: Mutex<Tail>,
 }
@@ -35,7 +35,7 @@ impl Journal {
     /// The journal of the process whose corner is `name`.
     pub fn new(own: &Path, name: &str) -> Self {
         let (waiting, file) = (Mutex::default(), Mutex::default());
-        Journal { dir: own.join("journal"), name: name.to_owned(), waiting, file }
+        Journal { dir: own.join("journal"), name: Mutex::new(name.to_owned()), waiting, file }
     }
 
     /// Notes what happened; it is written at the next [`flush`](Journal::flush).
@@ -77,14 +77,21 @@ impl Journal {
 
     /// A new file. One that is there is somebody else's, whatever its name says.
     fn next_file(&self, number: &mut u64) -> io::Result<File> {
+        let name = self.name.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             *number += 1;
-            let path = self.dir.join(format!("{}.{number}", self.name));
+            let path = self.dir.join(format!("{name}.{number}"));
             match OpenOptions::new().append(true).create_new(true).open(path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 other => return other,
             }
         }
+    }
+
+    /// Goes on under another name: the files so far were deleted.
+    pub fn rename(&self, name: &str) {
+        name.clone_into(&mut self.name.lock().unwrap_or_else(PoisonError::into_inner));
+        self.begin_anew();
     }
 
     /// Bytes written since the last snapshot.

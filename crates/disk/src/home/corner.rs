@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind as Io, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,6 +64,12 @@ impl Corner {
     /// A number that no unfinished file here has had.
     pub fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether it is still where it was made: somebody may have deleted `.kvtier`.
+    pub fn is_there(&self) -> bool {
+        let there = fs::metadata(self.path.join("alive"));
+        there.is_ok_and(|there| self.alive.metadata().is_ok_and(|ours| ours.ino() == there.ino()))
     }
 
     /// Shows processes of other hosts that we live.

@@ -4,6 +4,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::sync_channel;
 
@@ -13,7 +14,7 @@ use nix::fcntl::{FallocateFlags, OFlag, RenameFlags, fallocate, openat, renameat
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::Home;
+use super::{Corner, Home};
 use crate::name;
 
 /// Threads that read the names of a directory together.
@@ -21,7 +22,10 @@ const LISTERS: usize = 4;
 
 /// An unfinished file in this process's corner.
 #[derive(Debug)]
-pub struct Draft(String);
+pub struct Draft {
+    corner: Arc<Corner>,
+    name: String,
+}
 
 /// Which file it is and what was last written to it: a name may come to mean another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +63,16 @@ impl Home {
         direct_or_not(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| openat(&self.dir, path, flags, Mode::empty()))
     }
 
+    fn draft(&self) -> Draft {
+        let corner = self.corner();
+        Draft { name: corner.number().to_string(), corner }
+    }
+
     /// Makes an unfinished file of `len` bytes of room for direct writes.
     pub fn create(&self, len: u64) -> io::Result<(Draft, File)> {
-        let draft = Draft(self.corner.number().to_string());
+        let draft = self.draft();
         let made = direct_or_not(OFlag::O_WRONLY | OFlag::O_CREAT, |flags| {
-            openat(self.corner.dir(), draft.0.as_str(), flags, Mode::from_bits_truncate(0o644))
+            openat(draft.corner.dir(), draft.name.as_str(), flags, Mode::from_bits_truncate(0o644))
         });
         let file = made.inspect_err(|_| drop(self.unlink_draft(&draft)))?;
         // Without this, direct writes that grow a file wait for one another. Where it is not supported, they just do.
@@ -82,8 +91,8 @@ impl Home {
         if self.foreign().is_some() {
             return Ok(None);
         }
-        let draft = Draft(self.corner.number().to_string());
-        match renameat(&self.dir, name::relative(digest, len).as_str(), self.corner.dir(), draft.0.as_str()) {
+        let draft = self.draft();
+        match renameat(&self.dir, name::relative(digest, len).as_str(), draft.corner.dir(), draft.name.as_str()) {
             Ok(()) => Ok(Some(draft)),
             Err(nix::Error::ENOENT) => Ok(None),
             Err(e) => Err(e.into()),
@@ -93,14 +102,14 @@ impl Home {
     /// Opens an unfinished file for direct writes; `None` when it has not the length wanted.
     pub fn reopen(&self, draft: &Draft, len: u64) -> io::Result<Option<File>> {
         let file = direct_or_not(OFlag::O_WRONLY | OFlag::O_NOFOLLOW, |flags| {
-            openat(self.corner.dir(), draft.0.as_str(), flags, Mode::empty())
+            openat(draft.corner.dir(), draft.name.as_str(), flags, Mode::empty())
         })?;
         Ok((file.metadata()?.len() == len).then_some(file))
     }
 
     /// Gives an unfinished file a chunk's name, at once and whole. Answers whether another file had that name until now.
     pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
-        let (corner, from, to) = (self.corner.dir(), draft.0.as_str(), self.at(digest, len)?);
+        let (corner, from, to) = (draft.corner.dir(), draft.name.as_str(), self.at(digest, len)?);
         let rename = |flags| renameat2(corner, from, &self.dir, to.as_str(), flags);
         self.publish_by(&rename, draft, digest, len)
     }
@@ -114,7 +123,7 @@ impl Home {
         len: u64,
     ) -> io::Result<bool> {
         let over = || {
-            renameat(self.corner.dir(), draft.0.as_str(), &self.dir, self.at(digest, len)?.as_str())
+            renameat(draft.corner.dir(), draft.name.as_str(), &self.dir, self.at(digest, len)?.as_str())
                 .map_err(io::Error::from)
         };
         let mut made_shard = false;
@@ -156,7 +165,7 @@ impl Home {
 
     /// Deletes an unfinished file.
     pub fn unlink_draft(&self, draft: &Draft) -> io::Result<()> {
-        Ok(unlinkat(self.corner.dir(), draft.0.as_str(), UnlinkatFlags::NoRemoveDir)?)
+        Ok(unlinkat(draft.corner.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir)?)
     }
 
     /// Deletes a chunk's file. `false` when there was none.
@@ -307,11 +316,15 @@ mod tests {
                 let (draft, _) = home.create(8192).unwrap();
                 let to = home.at(&digest, 4096).unwrap();
                 let rename = |flags: RenameFlags| match able.contains(flags) {
-                    true => renameat2(home.corner.dir(), draft.0.as_str(), &home.dir, to.as_str(), flags),
+                    true => renameat2(draft.corner.dir(), draft.name.as_str(), &home.dir, to.as_str(), flags),
                     false => Err(nix::Error::EINVAL),
                 };
                 assert_eq!(home.publish_by(&rename, &draft, &digest, 4096).unwrap(), replaced, "{able:?}");
-                assert_eq!(std::fs::read_dir(home.corner.path()).unwrap().count(), 1, "{able:?}: only `alive` is left");
+                assert_eq!(
+                    std::fs::read_dir(home.corner().path()).unwrap().count(),
+                    1,
+                    "{able:?}: only `alive` is left"
+                );
             }
             assert!(home.delete(&digest, 4096).unwrap());
         }

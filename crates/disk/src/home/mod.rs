@@ -11,7 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind as Io};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use kvtier_core::{Error, ErrorKind};
 
@@ -30,7 +30,9 @@ pub struct Home {
     root: PathBuf,
     /// The root, open: names are short and the way to them is not walked again for each chunk.
     dir: OwnedFd,
-    corner: Corner,
+    corner: RwLock<Arc<Corner>>,
+    /// What the manifest said last, to write it again should somebody delete it.
+    said: Mutex<Manifest>,
     /// What dead processes had left here; the ledger may count it.
     pub buried: Buried,
     /// What a foreign layout needs; `None` for ours.
@@ -51,12 +53,11 @@ impl Home {
             manifest::refuse_foreign(root, &own)?;
         }
         scratch::sweep(root);
-        for dir in ["", "tmp", "quarantine", "journal"] {
-            fs::create_dir(own.join(dir)).or_else(exists_is_fine).map_err(at("create", &own.join(dir)))?;
-        }
+        make_own(&own).map_err(at("create", &own))?;
         // One process at a time registers or clears, so that nobody takes a corner being made for an abandoned one.
         let door = lock_door(&own).map_err(at("lock", &own.join("door")))?;
         manifest::agree(root, &own, layout)?;
+        let said = Mutex::new(Manifest::read(root)?);
         let shards = if layout.is_foreign() { None } else { Some(0..=255) };
         for shard in shards.into_iter().flatten() {
             let shard = name::shard(root, shard);
@@ -67,7 +68,8 @@ impl Home {
         let dir = File::open(root).map_err(at("open", root))?;
         drop(door);
         let foreign = foreign.map(Arc::new);
-        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, buried, foreign })
+        let corner = RwLock::new(Arc::new(corner));
+        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, said, buried, foreign })
     }
 
     /// The directory.
@@ -129,13 +131,40 @@ impl Home {
         if manifest != before {
             manifest.write(&own).map_err(fail)?;
         }
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = manifest.clone();
         Ok(manifest)
     }
 
     /// This process's corner.
-    pub fn corner(&self) -> &Corner {
-        &self.corner
+    pub fn corner(&self) -> Arc<Corner> {
+        Arc::clone(&self.corner.read().unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// Makes `.kvtier` again if somebody deleted it, or what we need in it. Answers whether it had to.
+    pub fn restore(&self) -> io::Result<bool> {
+        let (own, mut corner) = (self.own(), self.corner.write().unwrap_or_else(PoisonError::into_inner));
+        let manifest = own.join("manifest").exists();
+        if manifest && corner.is_there() {
+            return Ok(false);
+        }
+        make_own(&own)?;
+        let _door = lock_door(&own)?;
+        // Another process may have been faster.
+        if !own.join("manifest").exists() {
+            self.said.lock().unwrap_or_else(PoisonError::into_inner).write(&own)?;
+        }
+        if !corner.is_there() {
+            *corner = Arc::new(Corner::settle(&own.join("tmp"))?);
+        }
+        Ok(true)
+    }
+}
+
+/// Makes the directory's own directories.
+fn make_own(own: &Path) -> io::Result<()> {
+    ["", "tmp", "quarantine", "journal"]
+        .iter()
+        .try_for_each(|dir| fs::create_dir(own.join(dir)).or_else(exists_is_fine))
 }
 
 /// A corner for somebody who opens no tier.
