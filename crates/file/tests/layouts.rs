@@ -1,5 +1,5 @@
 //! Directories that LMCache and we share: what it wrote serves, what we write is byte for byte what it would have written.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -390,4 +390,42 @@ fn two_tiers_and_another_program_share_one_directory() {
             }
         });
     });
+}
+
+/// A file system in memory that keeps no attributes; unmounted in the end.
+struct Bare(tempfile::TempDir);
+
+impl Bare {
+    fn new() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = std::process::Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(dir.path()).output();
+        if mount.as_ref().is_ok_and(|out| out.status.success()) {
+            return Some(Bare(dir));
+        }
+        eprintln!("not tried, cannot mount a file system here: {mount:?}");
+        None
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        let out = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+        assert!(std::thread::panicking() || out.is_ok_and(|status| status.success()), "cannot unmount");
+    }
+}
+
+#[test]
+fn where_no_attributes_are_kept_chunks_are_unverified_and_strict_says_so_at_once() {
+    let Some(bare) = Bare::new() else { return };
+    let dir = bare.0.path().join("kv");
+    let it = Use::open(config(&dir, Layout::LmcacheMp).with_free_min(0));
+    let key = key(Layout::LmcacheMp, &name(1));
+    assert_eq!(it.save(&key, &bytes(1, 5000)), Saved::Stored);
+    it.hits(&key, &bytes(1, 5000));
+    assert_eq!((it.counter("facts_not_kept"), it.counter("unverified"), it.counter("io_errors")), (1, 1, 0));
+    assert!(it.tier.status().reasons.iter().any(|reason| reason.contains("keeps no facts")));
+    drop(it);
+    let strict = FileTier::open(config(&dir, Layout::LmcacheMp).with_verify(Verify::Strict)).unwrap_err();
+    assert_eq!(strict.kind(), ErrorKind::Unsupported);
+    assert!(strict.to_string().contains("verify: lenient"), "{strict}");
 }

@@ -127,7 +127,10 @@ pub fn finish_file<M: Mover>(shared: &Shared<M>, file: impl AsFd, facts: &Facts,
 
 /// Whether facts can be kept in files below `own`.
 pub fn probe_facts(own: &Path) -> io::Result<bool> {
-    let probe = File::create(own.join("facts.probe"))?;
+    let path = own.join("facts.probe");
+    let probe = File::create(&path)?;
+    // Another process may probe at this moment, under the same name.
+    let _ = std::fs::remove_file(&path);
     match rustix::fs::fsetxattr(&probe, XATTR, b"probe", XattrFlags::empty()) {
         Ok(()) => Ok(true),
         Err(Errno::NOTSUP) => Ok(false),
