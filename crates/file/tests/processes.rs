@@ -1,0 +1,126 @@
+//! Several processes on one directory, killed at random: no wrong byte, one cap for all, and whatever the dead did the living take over.
+//! The test runs itself again as the other processes.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kvtier_core::{Loaded, Saved};
+use kvtier_file::{FileConfig, FileTier};
+use kvtier_testkit::Seed;
+use kvtier_testkit::conformance::Fixture;
+
+const LEN: usize = 100_000;
+/// The payload padded to pages, and the footer.
+const FILE: u64 = 25 * 4096 + 4096;
+const CHUNKS: u64 = 20;
+const CAP: u64 = CHUNKS * FILE + FILE / 2;
+/// Three times as many keys as there is room for: every second save evicts.
+const KEYS: u64 = 3 * CHUNKS;
+const WORKER: &str = "KVTIER_TEST_WORKER";
+
+fn open(dir: &Path) -> Fixture {
+    Fixture::new(FileTier::open(FileConfig::new(dir, CAP).with_flush_every(Duration::from_millis(50))).unwrap())
+}
+
+/// This test program again, running only `the_worker`.
+fn worker(dir: &Path, seed: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["the_worker", "--exact", "--nocapture", "--test-threads=1"])
+        .env(WORKER, format!("{seed} {}", dir.display()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// What another process does until its standard input ends; nothing when the tests are run as such. Each hit is proven byte by byte.
+#[test]
+fn the_worker() {
+    let Ok(task) = std::env::var(WORKER) else { return };
+    let (seed, dir) = task.split_once(' ').unwrap();
+    let (mut seed, f) = (Seed::new(seed.parse().unwrap()), open(Path::new(dir)));
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = std::sync::Arc::clone(&stop);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().lines().next();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    println!("say open");
+    let (mut hits, mut stored) = (0, 0);
+    while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+        stored += u64::from(f.save(&f.key(seed.below(KEYS)), LEN) == Saved::Stored);
+        hits += u64::from(matches!(f.load(&f.key(seed.below(KEYS)), LEN), Loaded::Hit { .. }));
+    }
+    drop(f);
+    println!("say {hits} {stored}");
+}
+
+fn hear(child: &mut Child) -> String {
+    let out = child.stdout.as_mut().unwrap();
+    let mut lines = BufReader::with_capacity(1, out).lines().map(Result::unwrap);
+    lines.find_map(|line| line.rsplit_once("say ").map(|(_, said)| said.to_owned())).expect("the worker spoke")
+}
+
+fn ledger(dir: &Path) -> u64 {
+    let bytes = fs::read(dir.join(".kvtier/ledger")).unwrap_or_default();
+    bytes.get(8..16).map_or(0, |total| u64::from_le_bytes(total.try_into().unwrap()))
+}
+
+fn files_bytes(dir: &Path) -> u64 {
+    let shards = fs::read_dir(dir).unwrap().flatten().filter(|entry| entry.file_name() != ".kvtier");
+    let files = shards.flat_map(|shard| fs::read_dir(shard.path()).unwrap().flatten());
+    files.filter_map(|file| file.metadata().ok()).map(|meta| meta.len()).sum()
+}
+
+/// Whether some process holds the lock of the one who merges journals and takes snapshots.
+fn somebody_leads(dir: &Path) -> bool {
+    File::open(dir.join(".kvtier/evictor")).is_ok_and(|file| file.try_lock().is_err())
+}
+
+#[test]
+fn processes_that_are_killed_cost_no_byte_and_the_living_take_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = if std::env::var_os("KVTIER_NIGHTLY").is_some() { 180 } else { 10 };
+    let end = Instant::now() + Duration::from_secs(long);
+    let mut seed = Seed::new(7);
+    let mut workers: Vec<Child> = (0..2).map(|n| worker(dir.path(), n)).collect();
+    workers.iter_mut().for_each(|child| assert_eq!(hear(child), "open"));
+    let (mut most, mut kills) = (0, 0);
+    while Instant::now() < end {
+        let next = Instant::now() + Duration::from_millis(500 + seed.below(1000));
+        while Instant::now() < next {
+            most = most.max(ledger(dir.path()));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // One dies at whatever it is doing; the other goes on alone for a while, and leads; then there is a new one.
+        let victim = seed.below(2) as usize;
+        workers[victim].kill().unwrap();
+        workers[victim].wait().unwrap();
+        kills += 1;
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(somebody_leads(dir.path()), "nobody took the dead one's place");
+        workers[victim] = worker(dir.path(), 100 + kills);
+        assert_eq!(hear(&mut workers[victim]), "open");
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    for mut child in workers {
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let said = hear(&mut child);
+        let (hits, stored) = said.split_once(' ').unwrap();
+        assert!(child.wait().unwrap().success(), "a wrong byte, or a panic");
+        assert!(hits.parse::<u64>().unwrap() > 10 && stored.parse::<u64>().unwrap() > 10, "{said}");
+    }
+    assert!(kills > long / 3 && most <= CAP, "{kills} kills, {most} bytes counted under a cap of {CAP}");
+    // What the dead left is found and counted anew by the next who is alone.
+    drop(open(dir.path()));
+    let lies = files_bytes(dir.path());
+    assert_eq!(ledger(dir.path()), lies);
+    assert!((CHUNKS / 2 * FILE..=CAP).contains(&lies), "{lies} bytes lie there");
+    assert_eq!(fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count(), 0);
+    let aside = fs::read_dir(dir.path().join(".kvtier/quarantine")).unwrap().count();
+    assert_eq!(aside, 0, "nothing that was published was damaged");
+}
