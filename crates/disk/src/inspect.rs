@@ -14,6 +14,7 @@ use crate::home::{FileId, Manifest, kind_of, living, quarantine};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::name::{self, PAGE, file_len};
+pub use crate::probe::Medium;
 use crate::{footer, home};
 
 mod foreign;
@@ -358,58 +359,4 @@ fn read_and_check(file: &mut File, chunk: &Named, each: &mut dyn FnMut(&[u8])) -
     file.read_exact(&mut piece[..padding])?;
     let right = sums.finish().is_some_and(|found| found == facts.sums) && piece[..padding].iter().all(|b| *b == 0);
     Ok(if right { Ok(()) } else { Err(Damage::Bytes) })
-}
-
-/// What a file system can do for a directory tier.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Medium {
-    /// Whether files can be opened for direct I/O.
-    pub direct: bool,
-    /// Whether a file can replace another in one step, and the two be swapped.
-    pub rename_swaps: bool,
-    /// Whether room can be set aside for a file.
-    pub fallocates: bool,
-    /// Whether locks work.
-    pub locks: bool,
-    /// Whether it is this machine's own.
-    pub local: bool,
-    /// All bytes, and those free for us.
-    pub bytes: (u64, u64),
-    /// Free inodes; 0 where the file system does not count them.
-    pub inodes_free: u64,
-}
-
-impl Medium {
-    /// Tries everything in a directory of its own below `path`, and removes it again.
-    pub fn probe(path: &Path) -> Result<Self, Error> {
-        let failed = |e: io::Error| {
-            let what = format!("cannot probe {}; check the path and its permissions", path.display());
-            Error::new(kind_of(&e), what).with_source(e)
-        };
-        let scratch = Scratch::new(path, "probe").map_err(failed)?;
-        Self::probe_in(scratch.path()).map_err(failed)
-    }
-
-    fn probe_in(scratch: &Path) -> io::Result<Self> {
-        use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
-        use std::os::unix::fs::OpenOptionsExt;
-        let (one, two) = (scratch.join("one"), scratch.join("two"));
-        fs::write(&two, "two")?;
-        let file = File::create(&one)?;
-        let fallocates = fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).is_ok();
-        let mut options = fs::OpenOptions::new();
-        let direct = options.read(true).write(true).custom_flags(nix::libc::O_DIRECT).open(&one).is_ok();
-        let swap = renameat2(AT_FDCWD, &one, AT_FDCWD, &two, RenameFlags::RENAME_EXCHANGE);
-        let stat = nix::sys::statvfs::statvfs(scratch)?;
-        Ok(Medium {
-            direct,
-            rename_swaps: swap.is_ok() && fs::read(&one)? == b"two",
-            fallocates,
-            locks: file.try_lock().is_ok(),
-            local: home::is_local(scratch)?,
-            bytes: home::sizes(scratch)?,
-            inodes_free: stat.files_available(),
-        })
-    }
 }

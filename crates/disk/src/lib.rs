@@ -27,6 +27,7 @@ mod lookup;
 mod mover;
 pub mod name;
 mod pool;
+mod probe;
 mod readers;
 mod restore;
 mod room;

@@ -35,13 +35,14 @@ pub fn run(args: &FileArgs) -> Result<()> {
     let rate = rate(&args.path)?;
     let mut findings = findings(&medium, &mount, &memlock);
     findings.push(engine(&rate));
-    let share = medium.bytes.1 / 10 * 9;
-    let settings = json!({ "type": "file", "path": args.path, "bytes": share });
+    let chosen = settings(&args.path, &medium, &rate);
+    let settings: Value = chosen.iter().map(|c| (c.key.to_owned(), c.value.clone())).collect();
     if args.json {
         let list: Vec<Value> = findings.iter().map(Finding::json).collect();
         let all = json!({
             "path": args.path, "findings": list, "put_mb_per_s": rate.put_mb_per_s, "get_mb_per_s": rate.get_mb_per_s,
             "settings": settings,
+            "reasons": chosen.iter().map(|c| (c.key.to_owned(), Value::from(c.reason))).collect::<Value>(),
         });
         return crate::out::line(&all.to_string());
     }
@@ -54,7 +55,29 @@ pub fn run(args: &FileArgs) -> Result<()> {
         format(CHUNK as u64)
     ))?;
     crate::out::line(&format!("{:<16} {settings}", "settings"))?;
-    crate::out::line(&format!("{:<16} nine tenths of what is free: the rest keeps the file system fast", ""))
+    let reasons = chosen.iter().filter_map(|c| Some((c.key, c.reason?)));
+    reasons.into_iter().try_for_each(|(key, reason)| crate::out::line(&format!("{:<16} {key}: {reason}", "")))
+}
+
+/// A setting of a file tier here, and why.
+struct Chosen {
+    key: &'static str,
+    value: Value,
+    /// `None` where there was nothing to choose.
+    reason: Option<&'static str>,
+}
+
+fn settings(path: &Path, medium: &Medium, rate: &Rate) -> Vec<Chosen> {
+    let given = |key, value| Chosen { key, value, reason: None };
+    let because = |key, value, reason| Chosen { key, value, reason: Some(reason) };
+    let share = medium.bytes.1 / 10 * 9;
+    let engine = if rate.uring { ("auto", "io_uring works here") } else { ("threads", "io_uring is refused here") };
+    vec![
+        given("type", json!("file")),
+        given("path", json!(path)),
+        because("bytes", json!(share), "nine tenths of what is free: the rest keeps the file system fast"),
+        because("engine", json!(engine.0), engine.1),
+    ]
 }
 
 fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
@@ -81,6 +104,16 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
             ),
         },
         Finding {
+            what: "alignment",
+            found: medium
+                .direct_align
+                .map_or("not told".into(), |(memory, offset)| format!("memory {memory} bytes, offsets {offset} bytes")),
+            advice: unless(
+                medium.direct_align.is_none_or(|(memory, offset)| memory.max(offset) <= 4096),
+                "direct I/O wants more than the 4096 bytes that chunks are padded to: it will not be used",
+            ),
+        },
+        Finding {
             what: "rename swaps",
             found: yes(medium.rename_swaps),
             advice: unless(medium.rename_swaps, "two processes that save one chunk at once may miscount one file"),
@@ -89,6 +122,16 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
             what: "fallocate",
             found: yes(medium.fallocates),
             advice: unless(medium.fallocates, "writes of new files wait for one another"),
+        },
+        Finding {
+            what: "unnamed files",
+            found: yes(medium.unnamed) + " (O_TMPFILE; not needed: unfinished files lie in a corner of their process)",
+            advice: None,
+        },
+        Finding {
+            what: "attributes",
+            found: yes(medium.attributes),
+            advice: unless(medium.attributes, "in the incumbent's layouts, chunks cannot carry checksums here"),
         },
         Finding {
             what: "locks",
