@@ -48,6 +48,8 @@ pub struct DiskConfig {
     /// When the file system has less free than this many bytes, chunks go although the cap would let them stay. `None`: one hundredth of
     /// the file system, at most 1 GiB.
     pub free_min_bytes: Option<u64>,
+    /// The most chunks a second that go in the background for `free_min_bytes`, so that their deletes do not hold up saves and loads.
+    pub deletes_per_second_max: u32,
     /// How often the journal of use is written; what happened since is forgotten by a process that is killed.
     pub flush_every: Duration,
     /// Threads for open, allocate, rename and unlink.
@@ -75,6 +77,7 @@ impl DiskConfig {
             bounce_bytes: 64 << 20,
             durability: Durability::None,
             free_min_bytes: None,
+            deletes_per_second_max: 1000,
             flush_every: Duration::from_secs(10),
             threads: 4,
             layout: Layout::Kvtier,
@@ -98,6 +101,9 @@ impl DiskConfig {
         }
         if self.sweep_every.is_zero() {
             return bad("sweep_every must be more than 0; the files are counted that often".into());
+        }
+        if self.deletes_per_second_max == 0 {
+            return bad("deletes_per_second_max must be at least 1; without deletes a full medium stays full".into());
         }
         if self.flush_every.is_zero() {
             return bad("flush_every must be more than 0; the journal is written that often".into());

@@ -67,6 +67,8 @@ pub struct Chores<M: Mover> {
     flushed: Instant,
     looked: Instant,
     free_min_bytes: u64,
+    /// When free space was looked at last.
+    watched: Instant,
     /// Whoever holds this file's lock merges journals and takes snapshots.
     evictor: File,
     leads: bool,
@@ -97,6 +99,7 @@ impl<M: Mover> Chores<M> {
             flushed,
             looked,
             free_min_bytes,
+            watched: flushed,
             evictor,
             leads: false,
             corner,
@@ -175,16 +178,29 @@ impl<M: Mover> Chores<M> {
         Ok(())
     }
 
-    /// A medium that others fill gets some of our room before it is full.
+    /// A medium that others fill gets some of our room before it is full: the oldest chunks, so many a second.
     fn watch_free_space(&mut self) -> io::Result<()> {
         let shared = &self.shared;
+        let since = std::mem::replace(&mut self.watched, Instant::now()).elapsed().min(TICK);
         let free = shared.home.free_bytes()?;
-        let short = self.free_min_bytes.saturating_sub(free);
-        if short > 0 && shared.may_evict() {
-            add(&shared.counters.medium_full, 1);
-            let short = short.saturating_sub(shared.clear_aside(short));
-            let victims = shared.index().squeeze(shared.now_ms(), short);
-            shared.evict(victims);
+        let mut short = self.free_min_bytes.saturating_sub(free);
+        if short == 0 || !shared.may_evict() {
+            return Ok(());
+        }
+        add(&shared.counters.medium_full, 1);
+        short = short.saturating_sub(shared.clear_aside(short));
+        let due = (f64::from(shared.deletes_per_second_max) * since.as_secs_f64()).ceil() as u64;
+        for _ in 0..due {
+            if short == 0 {
+                break;
+            }
+            // One by one: those that are not due yet stay hits.
+            let victims = shared.index().squeeze(shared.now_ms(), 1);
+            let bytes = victims.iter().map(|victim| victim.chunk.bytes).sum::<u64>();
+            if shared.evict(victims) == 0 {
+                break;
+            }
+            short = short.saturating_sub(bytes);
         }
         Ok(())
     }

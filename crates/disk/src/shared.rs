@@ -32,6 +32,7 @@ const NAMES: usize = 64;
 pub struct Shared<M> {
     pub caps: Caps,
     pub capacity_bytes: u64,
+    pub deletes_per_second_max: u32,
     pub durability: Durability,
     pub home: Home,
     pub ledger: Ledger,
@@ -87,6 +88,7 @@ impl<M: Mover> Shared<M> {
         Shared {
             caps,
             capacity_bytes: config.capacity_bytes,
+            deletes_per_second_max: config.deletes_per_second_max,
             durability: config.durability,
             home,
             ledger,

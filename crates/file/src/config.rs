@@ -80,6 +80,12 @@ impl FileConfig {
         self
     }
 
+    /// Sets the most chunks a second that go in the background so that those bytes stay free (1000).
+    pub fn with_deletes_per_second_max(mut self, chunks: u32) -> Self {
+        self.disk.deletes_per_second_max = chunks;
+        self
+    }
+
     /// Names the tier in errors and reports; the default is `file`.
     pub fn with_name(mut self, name: &str) -> Self {
         self.disk.name = name.into();
