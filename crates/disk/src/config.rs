@@ -1,4 +1,5 @@
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,22 @@ pub enum Durability {
     Fdatasync,
     /// When the chunk and its name are on the device, together with all that was saved meanwhile.
     Syncfs,
+}
+
+impl FromStr for Durability {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "none" => Ok(Durability::None),
+            "fdatasync" => Ok(Durability::Fdatasync),
+            "syncfs" => Ok(Durability::Syncfs),
+            _ => {
+                let what = format!("no durability is called {text:?}; choose none, fdatasync or syncfs");
+                Err(Error::new(ErrorKind::Invalid, what))
+            }
+        }
+    }
 }
 
 /// How to open a directory tier.

@@ -49,8 +49,8 @@ impl Home {
                 .map_err(|e| BadInput(format!("cannot read the configuration {name}: {e}; check the path")))?;
             let mut config = Config::from_json(&text, &name.to_string())?;
             for tier in &mut config.tiers {
-                if let TierSpec::File { shrink, .. } = tier {
-                    *shrink |= args.shrink;
+                if let TierSpec::File(spec) = tier {
+                    spec.shrink |= args.shrink;
                 }
             }
             return Ok(config);

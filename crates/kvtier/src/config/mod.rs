@@ -9,6 +9,12 @@ use std::sync::Arc;
 use kvtier_core::{Error, ErrorKind, Tier};
 use serde::{Deserialize, Deserializer};
 
+#[cfg(feature = "file")]
+mod file;
+
+#[cfg(feature = "file")]
+pub use file::{Capacity, FileSpec};
+
 use crate::{HostConfig, HostTier, Stack};
 
 /// A checked configuration.
@@ -34,45 +40,7 @@ pub enum TierSpec {
     },
     /// Files of a directory.
     #[cfg(feature = "file")]
-    File {
-        /// The directory; made if it is not there.
-        path: std::path::PathBuf,
-        /// The cap: bytes as a number or a text such as `100GiB`, or a share of the file system such as `80%`. Also spelled `capacity`.
-        #[serde(alias = "capacity", deserialize_with = "capacity")]
-        bytes: Capacity,
-        /// Whether chunks may be deleted because the cap is smaller than last time; without it such a directory is refused.
-        #[serde(default)]
-        shrink: bool,
-        /// `kvtier` (the default), `lmcache-mp` or `lmcache`: whose files the directory holds.
-        layout: Option<String>,
-        /// `lenient` (the default) or `strict`: what becomes of chunks in a foreign layout that nothing proves.
-        verify: Option<String>,
-        /// `auto` (the default), `uring` or `threads`.
-        engine: Option<String>,
-        /// The tier's name; the default is `file`.
-        name: Option<String>,
-    },
-}
-
-/// How much a file tier may hold.
-#[cfg(feature = "file")]
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Capacity {
-    /// So many bytes.
-    Bytes(u64),
-    /// This share of the file system's bytes, above 0 and at most 1.
-    Share(f64),
-}
-
-#[cfg(feature = "file")]
-impl Capacity {
-    fn of(self, path: &std::path::Path) -> kvtier_file::FileConfig {
-        match self {
-            Capacity::Bytes(bytes) => kvtier_file::FileConfig::new(path, bytes),
-            Capacity::Share(share) => kvtier_file::FileConfig::new(path, 0).with_capacity_share(share),
-        }
-    }
+    File(FileSpec),
 }
 
 /// The tiers of a configuration, running.
@@ -104,15 +72,7 @@ impl Config {
     /// Adds files of at most `bytes` in the directory `path`.
     #[cfg(feature = "file")]
     pub fn with_file(self, path: impl Into<std::path::PathBuf>, bytes: u64) -> Self {
-        self.with(TierSpec::File {
-            path: path.into(),
-            bytes: Capacity::Bytes(bytes),
-            shrink: false,
-            layout: None,
-            verify: None,
-            engine: None,
-            name: None,
-        })
+        self.with(TierSpec::File(FileSpec::new(path, Capacity::Bytes(bytes))))
     }
 
     /// Adds a tier below what is there.
@@ -158,16 +118,7 @@ impl TierSpec {
                 Ok(Arc::new(HostTier::open(config)?))
             }
             #[cfg(feature = "file")]
-            TierSpec::File { path, bytes, shrink, layout, verify, engine, name } => {
-                let layout: kvtier_file::Layout = layout.as_deref().unwrap_or("kvtier").parse()?;
-                let verify: kvtier_file::Verify = verify.as_deref().unwrap_or("lenient").parse()?;
-                let engine = engine.as_deref().unwrap_or("auto").parse();
-                let engine =
-                    engine.map_err(|e: kvtier_file::EngineError| Error::new(ErrorKind::Invalid, e.to_string()))?;
-                let config = bytes.of(path).with_engine(engine).with_shrink(*shrink);
-                let config = config.with_layout(layout).with_verify(verify);
-                Ok(Arc::new(kvtier_file::FileTier::open(config.with_name(name.as_deref().unwrap_or("file")))?))
-            }
+            TierSpec::File(spec) => Ok(Arc::new(spec.open()?)),
         }
     }
 }
@@ -186,26 +137,6 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     match Size::deserialize(from) {
         Ok(Size::Number(n)) => Ok(n),
         Ok(Size::Text(text)) => crate::bytes::parse(&text).ok_or_else(|| wrong(&text)),
-        Err(_) => Err(wrong("this")),
-    }
-}
-
-#[cfg(feature = "file")]
-fn capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Capacity, D::Error> {
-    let wrong = |text: &str| {
-        serde::de::Error::custom(format!(
-            "{text:?} is no capacity; write a number of bytes, a text like \"512MiB\", or a share of the file system like \"80%\""
-        ))
-    };
-    let share = |text: &str| {
-        let percent: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
-        (percent > 0.0 && percent <= 100.0).then_some(Capacity::Share(percent / 100.0))
-    };
-    match Size::deserialize(from) {
-        Ok(Size::Number(n)) => Ok(Capacity::Bytes(n)),
-        Ok(Size::Text(text)) => {
-            share(&text).or_else(|| crate::bytes::parse(&text).map(Capacity::Bytes)).ok_or_else(|| wrong(&text))
-        }
         Err(_) => Err(wrong("this")),
     }
 }
@@ -232,26 +163,6 @@ mod tests {
         ] {
             let e = Config::from_json(text, "x.json").unwrap_err().to_string();
             assert!(e.contains(says) && e.contains("x.json"), "{text}: {e}");
-        }
-    }
-
-    #[cfg(feature = "file")]
-    #[test]
-    fn a_cap_is_bytes_or_a_share_of_the_file_system() {
-        let read = |key: &str, value: &str| {
-            let text = format!(r#"{{"tiers":[{{"type":"file","path":"/x","{key}":{value}}}]}}"#);
-            Config::from_json(&text, "x.json").map(|config| match config.tiers[0] {
-                TierSpec::File { bytes, .. } => bytes,
-                _ => panic!("a file tier"),
-            })
-        };
-        assert_eq!(read("capacity", r#""80%""#).unwrap(), Capacity::Share(0.8));
-        assert_eq!(read("bytes", r#""12.5 %""#).unwrap(), Capacity::Share(0.125));
-        assert_eq!(read("capacity", r#""1MiB""#).unwrap(), Capacity::Bytes(1 << 20));
-        assert_eq!(read("bytes", "7").unwrap(), Capacity::Bytes(7));
-        for wrong in [r#""0%""#, r#""101%""#, r#""%""#, r#""NaN%""#, "-1", "true"] {
-            let e = read("capacity", wrong).unwrap_err().to_string();
-            assert!(e.contains("80%") && e.contains("x.json"), "{wrong}: {e}");
         }
     }
 }

@@ -1,0 +1,180 @@
+//! A file tier in the configuration.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use kvtier_core::{Error, ErrorKind};
+use kvtier_file::{Durability, EngineKind, FileConfig, FileTier, Layout, Verify};
+use serde::{Deserialize, Deserializer};
+
+use super::Size;
+
+/// Files of a directory.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct FileSpec {
+    /// The directory; made if it is not there.
+    pub path: PathBuf,
+    /// The cap: bytes as a number or a text such as `100GiB`, or a share of the file system such as `80%`. Also spelled `capacity`.
+    #[serde(alias = "capacity", deserialize_with = "capacity")]
+    pub bytes: Capacity,
+    /// Whether chunks may be deleted because the cap is smaller than last time; without it such a directory is refused.
+    #[serde(default)]
+    pub shrink: bool,
+    /// `kvtier` (the default), `lmcache-mp` or `lmcache`: whose files the directory holds.
+    #[serde(default, deserialize_with = "named")]
+    pub layout: Option<Layout>,
+    /// `lenient` (the default) or `strict`: what becomes of chunks in a foreign layout that nothing proves.
+    #[serde(default, deserialize_with = "named")]
+    pub verify: Option<Verify>,
+    /// `auto` (the default), `uring` or `threads`.
+    #[serde(default, deserialize_with = "named")]
+    pub engine: Option<EngineKind>,
+    /// `none` (the default), `fdatasync` or `syncfs`: what a save that was answered is worth after a crash of the machine.
+    #[serde(default, deserialize_with = "named")]
+    pub durability: Option<Durability>,
+    /// Bytes of the file system that stay free, whatever the cap; the default is one hundredth of it, at most 1 GiB.
+    #[serde(default, deserialize_with = "size")]
+    pub free_min: Option<u64>,
+    /// Memory in bytes for chunks whose own is not aligned to pages (64 MiB); 0 refuses such chunks.
+    #[serde(default, deserialize_with = "size")]
+    pub bounce: Option<u64>,
+    /// The tier's name; the default is `file`.
+    pub name: Option<String>,
+}
+
+impl FileSpec {
+    /// A directory and its cap, with defaults for the rest.
+    pub fn new(path: impl Into<PathBuf>, bytes: Capacity) -> Self {
+        FileSpec {
+            path: path.into(),
+            bytes,
+            shrink: false,
+            layout: None,
+            verify: None,
+            engine: None,
+            durability: None,
+            free_min: None,
+            bounce: None,
+            name: None,
+        }
+    }
+
+    pub(super) fn open(&self) -> Result<FileTier, Error> {
+        let mut config = self.bytes.of(&self.path).with_shrink(self.shrink);
+        config = config.with_engine(self.engine.unwrap_or(EngineKind::Auto));
+        config = config.with_layout(self.layout.unwrap_or_default()).with_verify(self.verify.unwrap_or_default());
+        config = config.with_durability(self.durability.unwrap_or_default());
+        if let Some(bytes) = self.free_min {
+            config = config.with_free_min(bytes);
+        }
+        if let Some(bytes) = self.bounce {
+            let bytes = usize::try_from(bytes);
+            config = config.with_bounce(bytes.map_err(|_| Error::new(ErrorKind::Invalid, "bounce is out of range"))?);
+        }
+        FileTier::open(config.with_name(self.name.as_deref().unwrap_or("file")))
+    }
+}
+
+/// How much a file tier may hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Capacity {
+    /// So many bytes.
+    Bytes(u64),
+    /// This share of the file system's bytes, above 0 and at most 1.
+    Share(f64),
+}
+
+impl Capacity {
+    fn of(self, path: &Path) -> FileConfig {
+        match self {
+            Capacity::Bytes(bytes) => FileConfig::new(path, bytes),
+            Capacity::Share(share) => FileConfig::new(path, 0).with_capacity_share(share),
+        }
+    }
+}
+
+/// One of a few words.
+fn named<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(from: D) -> Result<Option<T>, D::Error> {
+    let word: Option<String> = Option::deserialize(from)?;
+    word.map(|word| word.parse().map_err(serde::de::Error::custom)).transpose()
+}
+
+fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    super::bytes(from).map(Some)
+}
+
+fn capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Capacity, D::Error> {
+    let wrong = |text: &str| {
+        serde::de::Error::custom(format!(
+            "{text:?} is no capacity; write a number of bytes, a text like \"512MiB\", or a share of the file system like \"80%\""
+        ))
+    };
+    let share = |text: &str| {
+        let percent: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
+        (percent > 0.0 && percent <= 100.0).then_some(Capacity::Share(percent / 100.0))
+    };
+    match Size::deserialize(from) {
+        Ok(Size::Number(n)) => Ok(Capacity::Bytes(n)),
+        Ok(Size::Text(text)) => {
+            share(&text).or_else(|| crate::bytes::parse(&text).map(Capacity::Bytes)).ok_or_else(|| wrong(&text))
+        }
+        Err(_) => Err(wrong("this")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, TierSpec};
+
+    use super::*;
+
+    #[test]
+    fn a_cap_is_bytes_or_a_share_of_the_file_system() {
+        let read = |key: &str, value: &str| {
+            let text = format!(r#"{{"tiers":[{{"type":"file","path":"/x","{key}":{value}}}]}}"#);
+            Config::from_json(&text, "x.json").map(|config| match config.tiers[0] {
+                TierSpec::File(ref spec) => spec.bytes,
+                _ => panic!("a file tier"),
+            })
+        };
+        assert_eq!(read("capacity", r#""80%""#).unwrap(), Capacity::Share(0.8));
+        assert_eq!(read("bytes", r#""12.5 %""#).unwrap(), Capacity::Share(0.125));
+        assert_eq!(read("capacity", r#""1MiB""#).unwrap(), Capacity::Bytes(1 << 20));
+        assert_eq!(read("bytes", "7").unwrap(), Capacity::Bytes(7));
+        for wrong in [r#""0%""#, r#""101%""#, r#""%""#, r#""NaN%""#, "-1", "true"] {
+            let e = read("capacity", wrong).unwrap_err().to_string();
+            assert!(e.contains("80%") && e.contains("x.json"), "{wrong}: {e}");
+        }
+    }
+
+    #[test]
+    fn words_are_checked_where_they_stand() {
+        let read = |rest: &str| {
+            let text = format!(r#"{{"tiers":[{{"type":"file","path":"/x","bytes":1,{rest}}}]}}"#);
+            Config::from_json(&text, "x.json")
+        };
+        let all = r#""layout":"lmcache-mp","verify":"strict","engine":"threads","durability":"syncfs","free_min":"1GiB","bounce":0"#;
+        match &read(all).unwrap().tiers[0] {
+            TierSpec::File(spec) => {
+                assert_eq!((spec.layout, spec.verify), (Some(Layout::LmcacheMp), Some(Verify::Strict)));
+                assert_eq!((spec.engine, spec.durability), (Some(EngineKind::Threads), Some(Durability::Syncfs)));
+                assert_eq!((spec.free_min, spec.bounce), (Some(1 << 30), Some(0)));
+            }
+            _ => panic!("a file tier"),
+        }
+        for (wrong, says) in [
+            (r#""durability":"always""#, "syncfs"),
+            (r#""layout":"nixl""#, "lmcache-mp"),
+            (r#""verify":"no""#, "strict"),
+            (r#""engine":"fast""#, "uring"),
+            (r#""free_min":"lots""#, "lots"),
+            (r#""layuot":"lmcache""#, "layuot"),
+        ] {
+            let e = read(wrong).unwrap_err().to_string();
+            assert!(e.contains(says) && e.contains("x.json"), "{wrong}: {e}");
+        }
+    }
+}
