@@ -8,8 +8,8 @@ use crate::client::Inner;
 use crate::creds::Credentials;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
-use crate::http::{Conn, Framing, Head, Landing, Sent, Sink, Target};
-use crate::request::{Payload, Request, Signer};
+use crate::http::{End, Framing, Head, Landing, Opened, Sent, Sink, Target, Way};
+use crate::request::{Payload, Request, Signer, Signing};
 use crate::retry::{Admission, Again, Permit, Refusal, Trouble, classify};
 use crate::time::Stamp;
 use crate::xml::Complaint;
@@ -44,7 +44,7 @@ pub enum Turn {
 #[derive(Debug)]
 pub struct Open {
     pub head: Head,
-    conn: Box<Conn>,
+    way: Way,
     site: Arc<Site>,
     who: Credentials,
     signer: Signer,
@@ -71,46 +71,54 @@ impl Inner {
             (_, Turn::IfFree) => self.limit.try_acquire().ok_or_else(no_turn)?,
         };
         let site = self.site();
-        let mut conn = match self.pool.reuse(&site.target) {
-            Some(conn) => conn,
+        let mut way = match self.pool.reuse(&site.target) {
+            Some(way) => way,
             None => self.connect(&site).await?,
         };
         let stamp = Stamp::of(self.clock.signing());
         let sign_body = self.signs_bodies();
-        request.write(&mut conn, &site.endpoint, &who, &stamp, sign_body).map_err(Trouble::last)?;
+        let signing = Signing { site: &site.endpoint, who: &who, stamp: &stamp, sign_body };
+        request.write(&mut way, &signing).map_err(Trouble::last)?;
         self.counters.requests.one();
-        if conn.reused {
+        if way.is_reused() {
             self.counters.reused.one();
         }
         let (sent_at, unsigned) = (Instant::now(), request.payload == Payload::Bulk && !sign_body);
-        let (head, early) = self.exchange(&mut conn, request).await?;
+        let (head, early) = self.exchange(&mut way, request).await?;
         self.learn(&head, sent_at.elapsed());
         if early && head.is_success() {
             let what = "the store said yes before it had the whole body";
             return Err(Trouble::broken(Error::new(ErrorKind::Io, what)));
         }
-        Ok(Open { head, conn, site, who, signer: request.signer, unsigned, _permit: permit })
+        Ok(Open { head, way, site, who, signer: request.signer, unsigned, _permit: permit })
     }
 
-    async fn connect(&self, site: &Site) -> Result<Box<Conn>, Trouble> {
-        let conn = self.pool.open(&site.target).await.map_err(Trouble::broken)?;
-        self.counters.connections.one();
-        self.counters.connections_http11.one();
-        Ok(conn)
-    }
-
-    async fn exchange(&self, conn: &mut Conn, request: &Request<'_>) -> Result<(Head, bool), Trouble> {
-        let stall = self.config.stall_max;
-        let early = match conn.send(request.body, stall).await {
-            Ok(sent) => sent == Sent::Early,
-            Err(error) => return Err(self.lost(conn, error)),
+    async fn connect(&self, site: &Site) -> Result<Way, Trouble> {
+        let (way, spoken) = match self.pool.open(&site.target).await.map_err(Trouble::broken)? {
+            Opened::One(conn) => (Way::One(conn), &self.counters.connections_http11),
+            Opened::Two(talk) => (Way::Two(talk), &self.counters.connections_http2),
+            Opened::Shared(talk) => return Ok(Way::Two(talk)),
         };
+        self.counters.connections.one();
+        spoken.one();
+        Ok(way)
+    }
+
+    async fn exchange(&self, way: &mut Way, request: &Request<'_>) -> Result<(Head, bool), Trouble> {
+        let stall = self.config.stall_max;
+        let early = match way.send(request.body, stall).await {
+            Ok(sent) => sent == Sent::Early,
+            Err(error) => return Err(lost(way, error)),
+        };
+        if let Way::Two(talk) = way {
+            self.counters.copied_http2_bytes.add(std::mem::take(&mut talk.copied));
+        }
         if early {
             self.counters.early_answers.one();
         }
         let head = tokio::select! {
             biased;
-            head = conn.head(request.method == "HEAD", stall) => head,
+            head = way.head(request.method == "HEAD", stall) => head,
             () = self.recovered.notified() => {
                 let what = "the request hung while the endpoint was away";
                 return Err(Trouble { error: Error::new(ErrorKind::Io, what), again: Again::Stale, sick: false });
@@ -118,17 +126,8 @@ impl Inner {
         };
         match head {
             Ok(head) => Ok((head, early)),
-            Err(error) => Err(self.lost(conn, error)),
+            Err(error) => Err(lost(way, error)),
         }
-    }
-
-    /// A connection that broke before its answer: if it had served before and said nothing now, the store had closed it while
-    /// it was idle, which is nobody's fault.
-    fn lost(&self, conn: &Conn, error: Error) -> Trouble {
-        if conn.reused && !conn.has_heard() && error.kind() == ErrorKind::Io {
-            return Trouble { error, again: Again::Stale, sick: false };
-        }
-        Trouble::broken(error)
     }
 
     /// What every answer tells, whatever it says.
@@ -159,36 +158,39 @@ impl Open {
         if !self.head.is_success() {
             return Err(self.refusal(inner).await);
         }
-        let Open { head, mut conn, .. } = self;
+        let Open { head, mut way, .. } = self;
         let mut body = Vec::new();
-        let read = conn.body(head.framing, Sink::Text(&mut body, bytes_max), inner.config.stall_max).await;
-        read.map_err(Trouble::broken)?;
-        inner.pool.put(conn);
+        let read = way.body(head.framing, Sink::Text(&mut body, bytes_max), inner.config.stall_max).await;
+        read.map_err(|e| broke(&way, e))?;
+        inner.pool.put(way);
         Ok(Answer { head, body })
     }
 
     /// Reads the body into the caller's memory. What the head says must have been checked.
     pub async fn land(self, inner: &Inner, landing: &mut Landing<'_>) -> Result<Head, Trouble> {
-        let Open { head, mut conn, .. } = self;
+        let Open { head, mut way, .. } = self;
         let before = landing.filled();
-        let read = conn.body(head.framing, Sink::Land(landing), inner.config.stall_max).await;
+        let read = way.body(head.framing, Sink::Land(landing), inner.config.stall_max).await;
         inner.counters.bytes_in.add((landing.filled() - before) as u64);
-        inner.counters.copied_head_bytes.add(conn.copied);
-        read.map_err(Trouble::broken)?;
-        inner.pool.put(conn);
+        match &way {
+            Way::One(conn) => inner.counters.copied_head_bytes.add(conn.copied),
+            Way::Two(talk) => inner.counters.copied_http2_bytes.add(talk.copied),
+        }
+        read.map_err(|e| broke(&way, e))?;
+        inner.pool.put(way);
         Ok(head)
     }
 
     /// Why the store refused.
     pub async fn refusal(self, inner: &Inner) -> Trouble {
-        let Open { head, mut conn, site, who, signer, unsigned, .. } = self;
+        let Open { head, mut way, site, who, signer, unsigned, .. } = self;
         let mut body = Vec::new();
         let patience = inner.config.stall_max.min(COMPLAINT_WAIT);
         // A refusal that breaks off is still a refusal.
-        if conn.body(head.framing, Sink::Text(&mut body, COMPLAINT_BYTES_MAX), patience).await.is_ok()
+        if way.body(head.framing, Sink::Text(&mut body, COMPLAINT_BYTES_MAX), patience).await.is_ok()
             && head.framing != Framing::UntilClose
         {
-            inner.pool.put(conn);
+            inner.pool.put(way);
         }
         let complaint = Complaint::of(&body);
         let header = |name| head.header(name).map(str::to_owned);
@@ -207,6 +209,27 @@ impl Open {
             inner.counters.clock_corrections.one();
         }
         trouble
+    }
+}
+
+/// A connection that broke before its answer: if it had served before and said nothing now, the store had closed it while it was
+/// idle, which is nobody's fault.
+fn lost(way: &Way, error: Error) -> Trouble {
+    let end = if let Way::Two(talk) = way { talk.end } else { Some(End::Broken { first: true }) };
+    let idle = way.is_reused() && !way.has_heard() && error.kind() == ErrorKind::Io;
+    match end {
+        Some(End::Unprocessed) => Trouble { error, again: Again::Unprocessed, sick: false },
+        Some(End::Broken { .. }) if idle => Trouble { error, again: Again::Stale, sick: false },
+        _ => broke(way, error),
+    }
+}
+
+/// Of many requests on one connection that broke only the first counts as a failure of the store.
+fn broke(way: &Way, error: Error) -> Trouble {
+    let trouble = Trouble::broken(error);
+    match way {
+        Way::Two(talk) if talk.end == Some(End::Broken { first: false }) => Trouble { sick: false, ..trouble },
+        _ => trouble,
     }
 }
 

@@ -19,8 +19,9 @@ use crate::retry::{Breaker, Budget, Limit};
 
 /// A client of one bucket. Clones share everything but the deadline.
 ///
-/// Every operation is a future on the caller's tokio runtime (with I/O and time enabled). Dropping one closes its connection; nothing
-/// goes on in the background but the renewal of credentials and the giving up of multipart uploads.
+/// Every operation is a future on the caller's tokio runtime (with I/O and time enabled). Dropping one closes its connection (with HTTP/2:
+/// resets its stream); nothing goes on in the background but the renewal of credentials, the giving up of multipart uploads and, with
+/// HTTP/2, the connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
@@ -57,7 +58,7 @@ impl Client {
     /// A client; nothing is sent yet.
     pub fn new(mut config: Config) -> Self {
         let resolver = std::mem::replace(&mut config.resolver, Box::new(crate::http::SystemNames));
-        let dialer = Dialer::new(resolver, config.trust.clone(), config.connect_max);
+        let dialer = Dialer::new(resolver, config.trust.clone(), config.connect_max, config.http2);
         let deadline = Deadline::After(config.deadline);
         let inner = Inner {
             site: RwLock::new(Arc::new(Site::of(config.endpoint.clone()))),

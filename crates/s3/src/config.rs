@@ -6,6 +6,31 @@ use crate::creds::{Credentials, Provide};
 use crate::endpoint::Endpoint;
 use crate::http::{Resolve, SystemNames, Trust};
 
+/// Whether HTTP/2 is spoken. It is never the default: it costs a copy, and two to four times the CPU, for bulk bodies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum Http2 {
+    /// No: HTTP/1.1 only.
+    #[default]
+    Off,
+    /// Over TLS, when the server chooses it; otherwise HTTP/1.1. Over plain HTTP never.
+    Auto,
+    /// As [`Http2::Auto`] over TLS; over plain HTTP without asking, since the server is known to speak it.
+    PriorKnowledge,
+}
+
+impl Http2 {
+    /// The one of that name in configurations: `off`, `auto` or `prior-knowledge`.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "off" => Some(Http2::Off),
+            "auto" => Some(Http2::Auto),
+            "prior-knowledge" => Some(Http2::PriorKnowledge),
+            _ => None,
+        }
+    }
+}
+
 /// When a second request is sent because the first is slow.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
@@ -35,6 +60,8 @@ pub struct Config {
     pub resolver: Box<dyn Resolve>,
     /// Whom TLS trusts.
     pub trust: Trust,
+    /// Whether HTTP/2 is spoken.
+    pub http2: Http2,
     /// The most requests in flight, and so the most connections.
     pub requests_max: usize,
     /// How long an operation may take, all of it: waiting for its turn, retries, the last byte.
@@ -71,6 +98,7 @@ impl Config {
             credentials,
             resolver: Box::new(SystemNames),
             trust: Trust::System,
+            http2: Http2::Off,
             requests_max: 64,
             deadline: Duration::from_secs(30),
             connect_max: Duration::from_secs(3),

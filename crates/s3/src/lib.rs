@@ -39,6 +39,7 @@ pub mod creds;
 mod encode;
 mod endpoint;
 mod error;
+mod form;
 mod http;
 mod identity;
 mod ops;
@@ -53,7 +54,7 @@ mod xml;
 
 pub use checksum::Checksum;
 pub use client::Client;
-pub use config::{Config, Hedge};
+pub use config::{Config, Hedge, Http2};
 pub use counters::Counts;
 pub use creds::Credentials;
 pub use endpoint::{Conditional, Endpoint, Place, Provider, Style};

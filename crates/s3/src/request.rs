@@ -4,7 +4,8 @@ use crate::creds::Credentials;
 use crate::encode;
 use crate::endpoint::{Endpoint, Style};
 use crate::error::{Error, ErrorKind, Result};
-use crate::http::Conn;
+use crate::form::{Fields, Form, Lines, decimal, put};
+use crate::http::Way;
 use crate::sign::{EMPTY_SHA256, Headers, Parts, UNSIGNED, sha256_hex};
 use crate::time::Stamp;
 
@@ -27,6 +28,19 @@ pub enum Payload {
     Hashed,
     /// A bulk body: its hash only where the store insists.
     Bulk,
+}
+
+/// What signs one attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Signing<'a> {
+    /// Where it goes.
+    pub site: &'a Endpoint,
+    /// Whose name it bears.
+    pub who: &'a Credentials,
+    /// When.
+    pub stamp: &'a Stamp,
+    /// Whether a bulk body's hash is signed.
+    pub sign_body: bool,
 }
 
 /// A request, the same for every attempt.
@@ -73,16 +87,24 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Writes its head into `conn.out`.
-    pub fn write(
-        &self,
-        conn: &mut Conn,
-        site: &Endpoint,
-        who: &Credentials,
-        stamp: &Stamp,
-        sign_body: bool,
-    ) -> Result<()> {
-        let Conn { out, path, target, .. } = conn;
+    /// Writes its head for the way that it takes.
+    pub fn write(&self, way: &mut Way, signing: &Signing<'_>) -> Result<()> {
+        match way {
+            Way::One(conn) => {
+                conn.out.clear();
+                self.sign(&mut Lines(&mut conn.out), &conn.target.authority, &mut conn.path, signing)
+            }
+            Way::Two(talk) => {
+                let mut fields = Fields::default();
+                self.sign(&mut fields, talk.authority(), &mut String::new(), signing)?;
+                talk.request = Some(fields.request(talk.scheme(), talk.authority())?);
+                Ok(())
+            }
+        }
+    }
+
+    fn sign(&self, form: &mut impl Form, authority: &str, path: &mut String, signing: &Signing<'_>) -> Result<()> {
+        let Signing { site, who, stamp, sign_body } = *signing;
         let split = self.target(path, site);
         let (path, query) = path.split_at(split);
         let hash;
@@ -100,28 +122,21 @@ impl<'a> Request<'a> {
             "x-amz-security-token"
         };
         let token = who.token().map(|token| (token_name, token));
-        let own =
-            [("host", target.authority.as_str()), ("x-amz-content-sha256", payload), ("x-amz-date", stamp.as_str())];
+        let own = [("host", authority), ("x-amz-content-sha256", payload), ("x-amz-date", stamp.as_str())];
         let mut headers = Headers::default();
         for (name, value) in own.into_iter().chain(token).chain(self.headers.iter().copied()) {
             if !headers.insert(name, value) {
                 return Err(Error::new(ErrorKind::Invalid, "too many headers: send less metadata"));
             }
         }
-        out.clear();
-        self.write_line(out, path, query);
-        for (name, value) in headers.as_slice() {
-            put(out, &[name, ": ", value, "\r\n"]);
-        }
+        form.line(self.method, path, query);
+        headers.as_slice().iter().for_each(|(name, value)| form.header(name, &|out| put(out, &[value])));
         if !self.body.is_empty() || matches!(self.method, "PUT" | "POST") {
-            put(out, &["content-length: "]);
-            decimal(out, self.body.len());
-            put(out, &["\r\n"]);
+            form.header("content-length", &|out| decimal(out, self.body.len()));
         }
-        put(out, &["authorization: "]);
         let parts = Parts { method: self.method, path, query, headers: &headers, payload };
-        who.authorize(out, &parts, (site.region(), site.service()), stamp);
-        put(out, &["\r\n\r\n"]);
+        form.header("authorization", &|out| who.authorize(out, &parts, (site.region(), site.service()), stamp));
+        form.end();
         Ok(())
     }
 
@@ -147,46 +162,11 @@ impl<'a> Request<'a> {
         }
         split
     }
-
-    /// On the wire a name without a value carries no `=`, though it is signed with one.
-    fn write_line(&self, out: &mut Vec<u8>, path: &str, query: &str) {
-        put(out, &[self.method, " ", path]);
-        for (at, pair) in query.split('&').filter(|pair| !pair.is_empty()).enumerate() {
-            put(out, &[if at == 0 { "?" } else { "&" }, pair.strip_suffix('=').unwrap_or(pair)]);
-        }
-        put(out, &[" HTTP/1.1\r\n"]);
-    }
-}
-
-fn put(out: &mut Vec<u8>, pieces: &[&str]) {
-    pieces.iter().for_each(|piece| out.extend_from_slice(piece.as_bytes()));
-}
-
-/// Appends a number without an allocation.
-fn decimal(out: &mut Vec<u8>, mut number: usize) {
-    let start = out.len();
-    loop {
-        out.push(b'0' + u8::try_from(number % 10).expect("a digit"));
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    out[start..].reverse();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers() {
-        for number in [0, 7, 10, 65_536, usize::MAX] {
-            let mut out = Vec::new();
-            decimal(&mut out, number);
-            assert_eq!(out, number.to_string().as_bytes());
-        }
-    }
 
     #[test]
     fn what_would_break_the_wire_is_refused() {

@@ -24,6 +24,7 @@ pub struct Tries<'c> {
     pauses: u32,
     moves: u32,
     stale: bool,
+    unprocessed: bool,
     clock: bool,
     identity: bool,
     signed: bool,
@@ -32,7 +33,8 @@ pub struct Tries<'c> {
 impl<'c> Tries<'c> {
     /// None yet.
     pub fn new(inner: &'c Arc<Inner>) -> Self {
-        Tries { inner, pauses: 0, moves: 0, stale: false, clock: false, identity: false, signed: false }
+        let (stale, unprocessed, clock, identity, signed) = Default::default();
+        Tries { inner, pauses: 0, moves: 0, stale, unprocessed, clock, identity, signed }
     }
 
     /// Sends a request whose answer is small, until it is answered or there is no more to try.
@@ -73,6 +75,9 @@ impl<'c> Tries<'c> {
                 self.inner.pool.clear();
                 self.inner.counters.retries_stale.one();
             }
+            Again::Unprocessed if !std::mem::replace(&mut self.unprocessed, true) => {
+                self.inner.counters.retries_unprocessed.one();
+            }
             Again::Clock if !std::mem::replace(&mut self.clock, true) => self.inner.counters.retries.one(),
             Again::Identity if !std::mem::replace(&mut self.identity, true) => self.inner.counters.retries.one(),
             Again::Region(region) if self.moves < MOVES_MAX => {
@@ -88,7 +93,7 @@ impl<'c> Tries<'c> {
                 self.inner.sign_probed.store(true, Ordering::Relaxed);
                 self.inner.counters.retries.one();
             }
-            Again::Backoff(_) | Again::Stale => return self.pause(error, &again).await,
+            Again::Backoff(_) | Again::Stale | Again::Unprocessed => return self.pause(error, &again).await,
             _ => return Err(self.give_up(error)),
         }
         Ok(())

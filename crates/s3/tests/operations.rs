@@ -3,9 +3,7 @@
 
 mod support;
 
-use kvtier_s3::{
-    Checksum, Client, Config, Credentials, ErrorKind, FixedNames, Get, List, Place, Provider, Put, Stored,
-};
+use kvtier_s3::{Checksum, Client, Credentials, ErrorKind, FixedNames, Get, List, Place, Provider, Put, Stored};
 use support::*;
 
 #[tokio::test]
@@ -254,13 +252,18 @@ async fn buckets_are_made_and_unmade() {
 #[tokio::test]
 async fn wrong_secrets_are_denied_at_once_and_not_told() {
     let server = server(|_| {});
-    let client = Client::new(Config::new(endpoint(&server, "bucket"), Credentials::new("AKIDTEST", "hush-hush")));
+    let of = |access, secret| {
+        let mut config = config(&server);
+        config.credentials = std::sync::Arc::new(Credentials::new(access, secret));
+        Client::new(config)
+    };
+    let client = of("AKIDTEST", "hush-hush");
     let error = client.list(&List::default(), None).await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Denied, Some("SignatureDoesNotMatch")));
     assert_eq!(server.seen().len(), 1);
     let told = format!("{error} {error:?} {client:?}");
     assert!(!told.contains("hush") && told.contains("check credentials"), "{told}");
-    let client = Client::new(Config::new(endpoint(&server, "bucket"), Credentials::new("AKIDNONE", "x")));
+    let client = of("AKIDNONE", "x");
     let error = client.list(&List::default(), None).await.unwrap_err();
     assert_eq!((error.kind(), error.code(), server.seen().len()), (ErrorKind::Denied, Some("InvalidAccessKeyId"), 3));
 }

@@ -101,6 +101,22 @@ async fn a_survey_tells_what_the_server_would_choose() {
 }
 
 #[tokio::test]
+async fn what_the_server_chooses_is_spoken() {
+    let (one, two) = (server(|_| {}), Server::start_http2(Default::default()).unwrap());
+    for (server, protocols, http2) in
+        [(&one, &[&b"http/1.1"[..]][..], 0), (&two, &[b"h2", b"http/1.1"], 1), (&one, &[], 0)]
+    {
+        let front = Front::choosing(server, protocols).await;
+        let mut config = config_of(Place::of(format!("https://{}", front.address)).bucket("bucket").resolve().unwrap());
+        config.trust = Trust::Pem(front.ca.clone().into_bytes());
+        config.http2 = kvtier_s3::Http2::Auto;
+        let client = Client::new(config);
+        assert!(client.head_bucket().await.unwrap());
+        assert_eq!((client.counts().connections_http2, client.counts().connections_http11), (http2, 1 - http2));
+    }
+}
+
+#[tokio::test]
 async fn strangers_are_denied_with_advice() {
     let server = server(|_| {});
     let (front, other) = (Front::before(&server).await, Front::before(&server).await);

@@ -1,15 +1,15 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::conn::Conn;
 use super::names::{Names, Resolve};
 use super::stream::Stream;
 use super::tls::{Tls, Trust};
+use crate::config::Http2;
 use crate::error::{Error, ErrorKind, Result};
 use crate::probe::Connection;
 
@@ -55,21 +55,36 @@ pub struct Dialer {
     trust: Trust,
     tls: OnceLock<Tls>,
     patience: Duration,
+    http2: Http2,
 }
 
 impl Dialer {
     /// Resolves by `resolver`, trusts `trust`, waits `patience` for each address.
-    pub fn new(resolver: Box<dyn Resolve>, trust: Trust, patience: Duration) -> Self {
-        Dialer { names: Names::new(resolver), trust, tls: OnceLock::new(), patience }
+    pub fn new(resolver: Box<dyn Resolve>, trust: Trust, patience: Duration, http2: Http2) -> Self {
+        Dialer { names: Names::new(resolver), trust, tls: OnceLock::new(), patience, http2 }
+    }
+
+    /// Whether a connection with `target` may come to speak HTTP/2.
+    pub fn may_speak_http2(&self, target: &Target) -> bool {
+        match self.http2 {
+            Http2::Off => false,
+            Http2::Auto => target.tls,
+            Http2::PriorKnowledge => true,
+        }
+    }
+
+    /// Whether this one does.
+    pub fn speaks_http2(&self, target: &Target, stream: &Stream) -> bool {
+        stream.chose_http2() || (!target.tls && self.http2 == Http2::PriorKnowledge)
     }
 
     /// A new connection. Errors with `Io` or `Timeout` when no address answers, `Denied` when its certificate is not trusted.
-    pub async fn connect(&self, target: &Arc<Target>) -> Result<Box<Conn>> {
+    pub async fn connect(&self, target: &Target) -> Result<Stream> {
         let addresses = self.addresses(target).await?;
         let mut last = no_address(target);
         for address in addresses.into_iter().take(TRIES_MAX) {
             match timeout(self.patience, self.dial(target, address)).await {
-                Ok(Ok(stream)) => return Ok(Conn::new(stream, Arc::clone(target))),
+                Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(e)) if !e.is_retryable() => return Err(e),
                 Ok(Err(e)) => last = e,
                 Err(_) => {
@@ -126,7 +141,7 @@ impl Dialer {
         if let Some(tls) = self.tls.get() {
             return Ok(tls);
         }
-        let made = Tls::new(&self.trust)?;
+        let made = Tls::new(&self.trust, self.http2 != Http2::Off)?;
         Ok(self.tls.get_or_init(|| made))
     }
 }

@@ -73,6 +73,31 @@ impl Head {
         Ok(Some((Head { status, framing, closes, text: bytes[..len].to_vec() }, len)))
     }
 
+    /// One that came as fields, over HTTP/2. A body without a length ends with the stream, as one in chunks does with its last.
+    pub fn of(status: u16, fields: &http::HeaderMap, bodiless: bool) -> Result<Head> {
+        let mut text = b"HTTP/2\n".to_vec();
+        let mut length = None;
+        for (name, value) in fields {
+            for piece in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\n"] {
+                text.extend_from_slice(piece);
+            }
+            if name == http::header::CONTENT_LENGTH {
+                let number = value.to_str().ok().and_then(digits);
+                let number = number.ok_or_else(|| nonsense("its content-length is not a number"))?;
+                if length.is_some_and(|other| other != number) {
+                    return Err(nonsense("it has two content-lengths"));
+                }
+                length = Some(number);
+            }
+        }
+        let framing = match (bodiless || matches!(status, 100..=199 | 204 | 304), length) {
+            (true, _) => Framing::Length(0),
+            (false, Some(length)) => Framing::Length(length),
+            (false, None) => Framing::Chunked,
+        };
+        Ok(Head { status, framing, closes: false, text })
+    }
+
     /// The first header of that name (in any case), if its value is text.
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.text.split(|byte| *byte == b'\n').skip(1);
@@ -121,6 +146,27 @@ mod tests {
         let (head, _) = Head::parse(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", true).unwrap().unwrap();
         assert_eq!(head.framing, Framing::Length(0));
         assert!(parse("HTTP/1.1 200 OK\r\nContent-").unwrap().is_none());
+    }
+
+    #[test]
+    fn fields_are_a_head_too() {
+        let of = |fields: &[(&'static str, &str)], bodiless| {
+            let mut map = http::HeaderMap::new();
+            for (name, value) in fields {
+                map.append(*name, value.parse().unwrap());
+            }
+            Head::of(200, &map, bodiless)
+        };
+        let head = of(&[("content-length", "5"), ("etag", "\"x\"")], false).unwrap();
+        assert_eq!(
+            (head.framing, head.header("etag"), head.header("Content-Length")),
+            (Framing::Length(5), Some("\"x\""), Some("5"))
+        );
+        assert_eq!(of(&[("content-length", "5")], true).unwrap().framing, Framing::Length(0));
+        assert_eq!(of(&[], false).unwrap().framing, Framing::Chunked);
+        for fields in [&[("content-length", "5"), ("content-length", "6")][..], &[("content-length", "+5")]] {
+            assert_eq!(of(fields, false).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
     }
 
     #[test]

@@ -1,18 +1,23 @@
-//! HTTP/1.1 as S3 speaks it: a pool of connections whose bodies go from the socket straight into the caller's memory.
+//! HTTP/1.1 as S3 speaks it: a pool of connections whose bodies go from the socket straight into the caller's memory. And HTTP/2,
+//! where it is asked for and offered.
 
 mod body;
 mod conn;
 mod dial;
+mod h2;
 mod head;
 mod names;
 mod pool;
 mod stream;
 mod tls;
+mod way;
 
 pub use body::{Landing, Sink};
-pub use conn::{Conn, Sent};
+pub use conn::Sent;
 pub use dial::{Dialer, Target};
+pub use h2::End;
 pub use head::{Framing, Head, digits};
 pub use names::{FixedNames, Resolve, Resolved, SystemNames};
-pub use pool::Pool;
+pub use pool::{Opened, Pool};
 pub use tls::Trust;
+pub use way::Way;

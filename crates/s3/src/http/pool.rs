@@ -3,8 +3,21 @@ use std::time::{Duration, Instant};
 
 use super::conn::Conn;
 use super::dial::{Dialer, Target};
+use super::h2::{Links, Pick, Talk};
+use super::way::Way;
 use crate::error::Result;
 use crate::probe::Connection;
+
+/// How a way came about.
+#[derive(Debug)]
+pub enum Opened {
+    /// A new connection that speaks HTTP/1.1.
+    One(Box<Conn>),
+    /// A new one that speaks HTTP/2.
+    Two(Box<Talk>),
+    /// One that was there.
+    Shared(Box<Talk>),
+}
 
 /// Boxed as they are handed out, so that only pointers move.
 type Idle = Vec<Box<Conn>>;
@@ -15,30 +28,48 @@ type Idle = Vec<Box<Conn>>;
 pub struct Pool {
     dialer: Dialer,
     idle: Mutex<Idle>,
+    links: Links,
     idle_max: Duration,
 }
 
 impl Pool {
     /// Connections are closed after `idle_max` without use, which should be less than the server's own limit.
     pub fn new(dialer: Dialer, idle_max: Duration) -> Self {
-        Pool { dialer, idle: Mutex::default(), idle_max }
+        Pool { dialer, idle: Mutex::default(), links: Links::default(), idle_max }
     }
 
-    /// A connection that served before and looks alive.
-    pub fn reuse(&self, target: &Arc<Target>) -> Option<Box<Conn>> {
+    /// A way over a connection that is there already and looks alive.
+    pub fn reuse(&self, target: &Arc<Target>) -> Option<Way> {
+        if self.dialer.may_speak_http2(target)
+            && let Some(talk) = self.links.share(target, self.idle_max)
+        {
+            return Some(Way::Two(talk));
+        }
         let mut idle = self.idle();
         while let Some(mut conn) = idle.pop() {
             if conn.target == *target && conn.parked.elapsed() < self.idle_max && conn.is_usable() {
                 conn.reused = true;
-                return Some(conn);
+                return Some(Way::One(conn));
             }
         }
         None
     }
 
-    /// A new connection.
-    pub async fn open(&self, target: &Arc<Target>) -> Result<Box<Conn>> {
-        self.dialer.connect(target).await
+    /// A way over a new connection, or a shared one when there are as many as there may be.
+    pub async fn open(&self, target: &Arc<Target>) -> Result<Opened> {
+        if !self.dialer.may_speak_http2(target) {
+            return Ok(Opened::One(Conn::new(self.dialer.connect(target).await?, Arc::clone(target))));
+        }
+        let dialing = match self.links.pick(target, self.idle_max).await {
+            Pick::Use(talk) => return Ok(Opened::Shared(talk)),
+            Pick::Dial(dialing) => dialing,
+        };
+        let stream = self.dialer.connect(target).await?;
+        if self.dialer.speaks_http2(target, &stream) {
+            return Ok(Opened::Two(dialing.two(stream, target).await?));
+        }
+        dialing.one();
+        Ok(Opened::One(Conn::new(stream, Arc::clone(target))))
     }
 
     /// How a connection comes about.
@@ -46,8 +77,9 @@ impl Pool {
         self.dialer.survey(target).await
     }
 
-    /// Keeps a connection for later, if it can serve again.
-    pub fn put(&self, mut conn: Box<Conn>) {
+    /// Keeps a connection for later, if it can serve again. (A shared one was never taken away.)
+    pub fn put(&self, way: Way) {
+        let Way::One(mut conn) = way else { return };
         if !conn.is_usable() {
             return;
         }
@@ -60,10 +92,10 @@ impl Pool {
 
     /// How many are idle.
     pub fn idle_len(&self) -> usize {
-        self.idle().len()
+        self.idle().len() + self.links.idle_len()
     }
 
-    /// Closes all that are idle.
+    /// Closes all that are idle and not shared: of those we know when they end.
     pub fn clear(&self) {
         self.idle().clear();
     }

@@ -14,6 +14,14 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// Whether the server chose HTTP/2 when TLS was set up.
+    pub fn chose_http2(&self) -> bool {
+        match self {
+            Stream::Plain(_) => false,
+            Stream::Tls(tls) => tls.get_ref().1.alpn_protocol() == Some(b"h2"),
+        }
+    }
+
     /// Whether an idle connection was closed by the server or holds bytes that nobody asked for. (TLS takes in tickets
     /// while it looks.)
     pub fn is_stale(&mut self) -> bool {

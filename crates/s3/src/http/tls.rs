@@ -28,8 +28,9 @@ pub enum Trust {
 pub struct Tls(TlsConnector);
 
 impl Tls {
-    pub fn new(trust: &Trust) -> Result<Self> {
+    pub fn new(trust: &Trust, http2: bool) -> Result<Self> {
         match trust {
+            _ if http2 => Self::offering(trust, &[b"h2", b"http/1.1"]),
             Trust::Custom(config) => Ok(Tls(TlsConnector::from(Arc::clone(config)))),
             _ => Self::offering(trust, &[b"http/1.1"]),
         }
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     fn a_bundle_without_certificates_is_refused() {
         for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
-            assert_eq!(Tls::new(&Trust::Pem(pem.into())).unwrap_err().kind(), ErrorKind::Invalid);
+            assert_eq!(Tls::new(&Trust::Pem(pem.into()), false).unwrap_err().kind(), ErrorKind::Invalid);
         }
     }
 }

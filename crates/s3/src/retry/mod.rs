@@ -19,6 +19,8 @@ pub enum Again {
     No,
     /// At once, on a new connection: an idle one turned out dead before a byte was answered.
     Stale,
+    /// At once, by another connection: the server says that it did nothing with the request.
+    Unprocessed,
     /// After a pause; at least this many seconds if the store said so.
     Backoff(Option<u64>),
     /// At once, with the clock corrected.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_mem::{Arena, ArenaConfig, Lease, View};
-use kvtier_s3::{Client, Config, Credentials, Endpoint, Place};
-use kvtier_testkit::s3::{Server, Setup};
+use kvtier_s3::{Client, Config, Credentials, Endpoint, Http2, Place, Trust};
+use kvtier_testkit::s3::{Server, Setup, ca_pem};
 
 pub const MIB: usize = 1 << 20;
 
@@ -18,10 +18,13 @@ pub fn pattern(len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Whether this is a suite that runs over HTTP/2: those are named `http2_...` and share everything else with the ones without.
+pub const HTTP2: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), [b'h', b't', b't', b'p', b'2', ..]);
+
 pub fn server(change: impl FnOnce(&mut Setup)) -> Server {
     let mut setup = Setup::default();
     change(&mut setup);
-    Server::start(setup).unwrap()
+    if HTTP2 { Server::start_http2(setup) } else { Server::start(setup) }.unwrap()
 }
 
 pub fn endpoint(server: &Server, bucket: &str) -> Endpoint {
@@ -38,6 +41,10 @@ pub fn config_of(endpoint: Endpoint) -> Config {
     config.deadline = Duration::from_secs(10);
     config.stall_max = Duration::from_millis(300);
     config.requests_max = 16;
+    if HTTP2 {
+        config.http2 = Http2::PriorKnowledge;
+        config.trust = Trust::Pem(ca_pem().into());
+    }
     config
 }
 

@@ -38,6 +38,12 @@ pub enum Fault {
     DoneThenError(u16, &'static str),
     /// The body comes in chunks.
     Chunked,
+    /// The body ends in good order after so many bytes, though more were announced. (HTTP/2 only; as `Cut` otherwise.)
+    EndEarly(usize),
+    /// The stream is refused, unprocessed. (HTTP/2 only; as `Hangup` otherwise.)
+    Refuse,
+    /// Nothing of the request's body is taken and nothing is answered.
+    Clog,
     /// The connection closes without a word after the answer.
     CloseAfter,
 }

@@ -6,6 +6,8 @@ mod api;
 mod calendar;
 mod express;
 mod fault;
+#[cfg(feature = "http2")]
+mod http2;
 mod multipart;
 mod server;
 mod sigv4;
@@ -14,4 +16,6 @@ mod wire;
 mod xml;
 
 pub use fault::{Fault, Rule};
+#[cfg(feature = "http2")]
+pub use http2::{ca_pem, server_pem};
 pub use server::{Seen, Server, Setup};

@@ -82,8 +82,9 @@ pub struct Server {
 }
 
 #[derive(Debug)]
-struct Shared {
-    setup: Setup,
+pub(super) struct Shared {
+    pub(super) setup: Setup,
+    http2: bool,
     store: Mutex<Store>,
     sessions: Mutex<Sessions>,
     rules: Mutex<Vec<Rule>>,
@@ -94,6 +95,9 @@ struct Shared {
     sockets: Mutex<Vec<TcpStream>>,
 }
 
+/// How long a clogged connection is held.
+pub(super) const CLOG: Duration = Duration::from_secs(50);
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -101,10 +105,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Server {
     /// Starts one on a port of its own.
     pub fn start(setup: Setup) -> io::Result<Self> {
+        Self::listen(setup, false)
+    }
+
+    fn listen(setup: Setup, http2: bool) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             setup,
+            http2,
             store: Mutex::new(Store { bucket_exists: true, ..Store::default() }),
             sessions: Mutex::default(),
             rules: Mutex::default(),
@@ -126,6 +135,13 @@ impl Server {
         Ok(Server { address, shared })
     }
 
+    /// Starts one that speaks HTTP/2 only: over TLS, with a certificate for `127.0.0.1`, `localhost` and `s3.test` signed by
+    /// [`super::ca_pem`], and on the same port without, for clients that know.
+    #[cfg(feature = "http2")]
+    pub fn start_http2(setup: Setup) -> io::Result<Self> {
+        Self::listen(setup, true)
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -133,7 +149,7 @@ impl Server {
 
     /// Its url.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", if self.shared.http2 { "https" } else { "http" }, self.address)
     }
 
     /// What will go wrong, in this order.
@@ -220,10 +236,20 @@ impl Shared {
         }
         thread::spawn(move || {
             // A client that goes away is no news.
-            drop(shared.converse(&socket));
+            drop(if shared.http2 { shared.converse_http2(&socket) } else { shared.converse(&socket) });
             drop(socket.shutdown(Shutdown::Both));
             shared.open.fetch_sub(1, Ordering::SeqCst);
         });
+    }
+
+    #[cfg(feature = "http2")]
+    fn converse_http2(self: &Arc<Self>, socket: &TcpStream) -> io::Result<()> {
+        super::http2::converse(self, socket)
+    }
+
+    #[cfg(not(feature = "http2"))]
+    fn converse_http2(self: &Arc<Self>, _: &TcpStream) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn converse(&self, socket: &TcpStream) -> io::Result<()> {
@@ -234,8 +260,12 @@ impl Shared {
             if let Some(Fault::Early(status, code)) = fault {
                 return self.refuse_early(&request, &mut to, status, code);
             }
+            if matches!(fault, Some(Fault::Clog)) {
+                thread::sleep(CLOG);
+                return Ok(());
+            }
             let body = request.body(&mut from)?;
-            if matches!(fault, Some(Fault::Hangup)) {
+            if matches!(fault, Some(Fault::Hangup | Fault::Refuse)) {
                 return Ok(());
             }
             let response = self.answer(&request, body, fault.as_ref());
@@ -259,7 +289,7 @@ impl Shared {
         Ok(())
     }
 
-    fn fault(&self, request: &Request) -> Option<Fault> {
+    pub(super) fn fault(&self, request: &Request) -> Option<Fault> {
         let mut rules = lock(&self.rules);
         let at = rules.iter().position(|rule| {
             let here = |marker: &str| request.path.contains(marker) || request.query.contains(marker);
@@ -272,7 +302,7 @@ impl Shared {
         }
     }
 
-    fn answer(&self, request: &Request, body: Vec<u8>, fault: Option<&Fault>) -> Response {
+    pub(super) fn answer(&self, request: &Request, body: Vec<u8>, fault: Option<&Fault>) -> Response {
         match fault {
             Some(Fault::Error(status, code)) => return Response::error(*status, code),
             Some(Fault::SlowDown(seconds)) => {
@@ -343,7 +373,7 @@ impl Shared {
         let bodiless = request.method == "HEAD";
         let len = response.body.len();
         match fault {
-            Some(Fault::Cut(at)) => {
+            Some(Fault::Cut(at) | Fault::EndEarly(at)) => {
                 to.write_all(response.head().as_bytes())?;
                 to.write_all(&response.body[..at.min(len)])?;
                 return Ok(false);
@@ -356,28 +386,17 @@ impl Shared {
                 }
                 return Ok(true);
             }
-            Some(Fault::OverLong(extra)) => {
-                response.announced = Some(len);
-                response.body.resize(len + extra, 0xEE);
-            }
-            Some(Fault::Shorter(by)) => response.body.truncate(len.saturating_sub(by)),
-            Some(Fault::Longer(by)) => response.body.resize(len + by, 0xEE),
-            Some(Fault::Flip) => response.body[len / 2] ^= 1,
-            Some(Fault::WrongRange) => {
-                response = response.with("content-range", format!("bytes 1-{len}/{}", len + 1));
-            }
-            Some(Fault::Chunked) => response.chunked = true,
-            _ => {}
+            _ => response.distort(fault.as_ref()),
         }
         response.write(to, bodiless)?;
         Ok(!matches!(fault, Some(Fault::CloseAfter)))
     }
 
-    fn dated(&self, response: Response) -> Response {
+    pub(super) fn dated(&self, response: Response) -> Response {
         response.with("date", calendar::http(self.now())).with("x-amz-request-id", "REQ1")
     }
 
-    fn note(&self, request: &Request, status: u16) {
+    pub(super) fn note(&self, request: &Request, status: u16) {
         let target = match request.query.as_str() {
             "" => request.path.clone(),
             query => format!("{}?{query}", request.path),

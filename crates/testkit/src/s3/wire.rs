@@ -3,6 +3,8 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
+use super::fault::Fault;
+
 const HEADERS_MAX: usize = 100;
 
 /// A request's head.
@@ -113,6 +115,25 @@ impl Response {
         self.headers.retain(|(other, _)| other != name);
         self.headers.push((name.to_owned(), value.into()));
         self
+    }
+
+    /// Makes it a lie.
+    pub fn distort(&mut self, fault: Option<&Fault>) {
+        let len = self.body.len();
+        match fault {
+            Some(Fault::OverLong(extra)) => {
+                self.announced = Some(len);
+                self.body.resize(len + extra, 0xEE);
+            }
+            Some(Fault::Shorter(by)) => self.body.truncate(len.saturating_sub(*by)),
+            Some(Fault::Longer(by)) => self.body.resize(len + by, 0xEE),
+            Some(Fault::Flip) => self.body[len / 2] ^= 1,
+            Some(Fault::WrongRange) => {
+                *self = self.clone().with("content-range", format!("bytes 1-{len}/{}", len + 1));
+            }
+            Some(Fault::Chunked) => self.chunked = true,
+            _ => {}
+        }
     }
 
     /// The head as it goes onto the wire.

@@ -1,0 +1,170 @@
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use h2::client::SendRequest;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::super::dial::Target;
+use super::super::head::HEAD_BYTES_MAX;
+use super::super::stream::Stream;
+use super::talk::Piece;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What the server may send of one body before we fetch it: most bodies whole.
+const STREAM_WINDOW_BYTES: u32 = 16 << 20;
+/// What it may send on one connection before we fetch it, and so the most memory that a connection ever holds.
+const LINK_WINDOW_BYTES: u32 = 32 << 20;
+const FRAME_BYTES_MAX: u32 = 64 << 10;
+/// What waits to be sent, for each request.
+const SEND_BYTES_MAX: usize = 1 << 20;
+/// How long a connection without users may take to say goodbye.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// One HTTP/2 connection. When the last of its users is gone, so is it.
+pub struct Link {
+    /// Where it leads.
+    pub target: Arc<Target>,
+    send: SendRequest<Piece>,
+    born: Instant,
+    active: AtomicUsize,
+    served: AtomicU64,
+    /// When anything was last heard on it, in microseconds since it was made.
+    heard_us: AtomicU64,
+    retired: AtomicBool,
+    blamed: AtomicBool,
+    closed: Arc<AtomicBool>,
+    gone: Arc<Notify>,
+    changed: Arc<Notify>,
+}
+
+impl Link {
+    /// Speaks HTTP/2 over `stream`. `changed` is told whenever there may be room for another request.
+    pub async fn start(stream: Stream, target: Arc<Target>, changed: Arc<Notify>) -> Result<Arc<Self>> {
+        let mut builder = h2::client::Builder::new();
+        builder
+            .initial_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(LINK_WINDOW_BYTES)
+            .max_frame_size(FRAME_BYTES_MAX)
+            .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).expect("64 KiB"))
+            .max_send_buffer_size(SEND_BYTES_MAX)
+            // Until the server has said how many it takes.
+            .initial_max_send_streams(1)
+            .enable_push(false);
+        let (send, mut connection) = builder
+            .handshake(stream)
+            .await
+            .map_err(|e| Error::new(ErrorKind::Io, format!("{target} broke off before HTTP/2 began")).with_source(e))?;
+        let (closed, gone) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+        let (ended, left) = (Arc::clone(&closed), Arc::clone(&gone));
+        let (told, ended_told) = (Arc::clone(&changed), Arc::clone(&changed));
+        let mut streams_max = connection.max_concurrent_send_streams();
+        let mut drive = move |cx: &mut Context<'_>| {
+            let ended = Pin::new(&mut connection).poll(cx).is_ready();
+            if std::mem::replace(&mut streams_max, connection.max_concurrent_send_streams()) != streams_max {
+                told.notify_waiters();
+            }
+            if ended { Poll::Ready(()) } else { Poll::Pending }
+        };
+        tokio::spawn(async move {
+            tokio::select! {
+                () = poll_fn(&mut drive) => {}
+                () = left.notified() => drop(timeout(LINGER, poll_fn(&mut drive)).await),
+            }
+            // Why it ended is told by the requests that were under way.
+            ended.store(true, Ordering::Release);
+            ended_told.notify_waiters();
+        });
+        let (active, served, heard_us) = Default::default();
+        let (born, retired, blamed) = (Instant::now(), AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Arc::new(Link { target, send, born, active, served, heard_us, retired, blamed, closed, gone, changed }))
+    }
+
+    /// To send requests by.
+    pub fn sender(&self) -> SendRequest<Piece> {
+        self.send.clone()
+    }
+
+    /// Whether new requests may use it.
+    pub fn is_usable(&self) -> bool {
+        !self.retired.load(Ordering::Acquire) && !self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether the server allows one more request on it.
+    pub fn has_room(&self) -> bool {
+        self.active() < self.send.current_max_send_streams()
+    }
+
+    /// Requests on it.
+    pub fn active(&self) -> usize {
+        self.active.load(Ordering::Acquire)
+    }
+
+    /// Whether it answered a request before.
+    pub fn has_served(&self) -> bool {
+        self.served.load(Ordering::Acquire) > 0
+    }
+
+    /// How long nobody has used it.
+    pub fn idle(&self) -> Duration {
+        self.born.elapsed().saturating_sub(Duration::from_micros(self.heard_us.load(Ordering::Acquire)))
+    }
+
+    /// One more request.
+    pub fn enter(&self) {
+        self.active.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One less. `silent_since` is when a request began that ends without having heard anything: if nobody else has heard anything
+    /// since then either, the connection may be dead, and gets no more requests.
+    pub fn leave(&self, silent_since: Option<Instant>) {
+        if silent_since
+            .is_some_and(|since| self.born + Duration::from_micros(self.heard_us.load(Ordering::Acquire)) <= since)
+        {
+            self.retire();
+        }
+        self.active.fetch_sub(1, Ordering::AcqRel);
+        self.changed.notify_waiters();
+    }
+
+    /// Something came.
+    pub fn heard(&self) {
+        let now = u64::try_from(self.born.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.heard_us.fetch_max(now, Ordering::AcqRel);
+    }
+
+    /// A request was answered in full.
+    pub fn served(&self) {
+        self.served.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It gets no more requests; those on it may end.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// Whether its end has not been held against the server yet: the end of one connection is one failure, however many requests it meets.
+    pub fn blame(&self) -> bool {
+        !self.blamed.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.gone.notify_one();
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("active", &self.active())
+            .field("usable", &self.is_usable())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,137 @@
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::super::dial::Target;
+use super::super::stream::Stream;
+use super::link::Link;
+use super::talk::Talk;
+use crate::error::Result;
+
+/// The most connections that are opened to share: one alone is one congestion window and one core of the server. Fewer than failures
+/// open the breaker, so that a restart of the server does not.
+const LINKS_MAX: usize = 4;
+
+/// The shared connections of one client, all to the same server.
+#[derive(Debug, Default)]
+pub struct Links {
+    state: Mutex<State>,
+    changed: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    target: Option<Arc<Target>>,
+    all: Vec<Arc<Link>>,
+    dialing: usize,
+    /// What the last handshake chose.
+    chosen: Option<bool>,
+}
+
+/// What a request does.
+#[derive(Debug)]
+pub enum Pick<'a> {
+    /// It uses this connection.
+    Use(Box<Talk>),
+    /// It opens another one.
+    Dial(Dialing<'a>),
+}
+
+/// Leave to open one connection.
+#[derive(Debug)]
+pub struct Dialing<'a>(&'a Links);
+
+impl Links {
+    /// A connection that is idle, or shared when there are enough. `None` when one should be opened.
+    pub fn share(&self, target: &Arc<Target>, idle_max: Duration) -> Option<Box<Talk>> {
+        let mut state = self.state();
+        state.prune(target, idle_max);
+        if state.may_dial() && state.all.iter().all(|link| link.active() > 0) {
+            return None;
+        }
+        state.least()
+    }
+
+    /// Waits until there is a connection to share or leave to open one. Only one is opened until it is known what the server speaks.
+    pub async fn pick(&self, target: &Arc<Target>, idle_max: Duration) -> Pick<'_> {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let mut state = self.state();
+                state.prune(target, idle_max);
+                if state.may_dial() {
+                    state.dialing += 1;
+                    return Pick::Dial(Dialing(self));
+                }
+                if let Some(talk) = state.least() {
+                    return Pick::Use(talk);
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// How many connections nobody uses.
+    pub fn idle_len(&self) -> usize {
+        self.state().all.iter().filter(|link| link.is_usable() && link.active() == 0).count()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Dialing<'_> {
+    /// The server chose HTTP/2: this is the new connection's first request.
+    pub async fn two(self, stream: Stream, target: &Arc<Target>) -> Result<Box<Talk>> {
+        let link = Link::start(stream, Arc::clone(target), Arc::clone(&self.0.changed)).await?;
+        let mut state = self.0.state();
+        state.chosen = Some(true);
+        let talk = Talk::new(Arc::clone(&link));
+        if state.target.as_ref() == Some(target) {
+            state.all.push(link);
+        }
+        Ok(talk)
+    }
+
+    /// The server chose HTTP/1.1.
+    pub fn one(self) {
+        self.0.state().chosen = Some(false);
+    }
+}
+
+impl Drop for Dialing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.dialing -= 1;
+        drop(state);
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl State {
+    /// Forgets connections that ended, idled too long, or lead elsewhere.
+    fn prune(&mut self, target: &Arc<Target>, idle_max: Duration) {
+        if self.target.as_ref() != Some(target) {
+            (self.target, self.chosen) = (Some(Arc::clone(target)), None);
+            self.all.clear();
+        }
+        self.all.retain(|link| link.is_usable() && (link.active() > 0 || link.idle() < idle_max));
+    }
+
+    fn may_dial(&self) -> bool {
+        match self.chosen {
+            None => self.dialing == 0,
+            Some(true) => self.all.len() + self.dialing < LINKS_MAX,
+            // These are not shared; how many there are is up to the limit on requests.
+            Some(false) => true,
+        }
+    }
+
+    /// A request on the connection with the fewest, if the server allows one more.
+    fn least(&self) -> Option<Box<Talk>> {
+        let link = self.all.iter().filter(|link| link.has_room()).min_by_key(|link| link.active())?;
+        Some(Talk::new(Arc::clone(link)))
+    }
+}

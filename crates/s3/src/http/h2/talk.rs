@@ -1,0 +1,242 @@
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::{Reason, RecvStream, SendStream};
+use http::Response;
+use tokio::time::timeout;
+
+use super::super::body::Sink;
+use super::super::conn::Sent;
+use super::super::head::{Framing, Head};
+use super::link::Link;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What a body is sent in.
+pub type Piece = Bytes;
+const PIECE_BYTES: usize = 256 << 10;
+
+type Answer = Result<Response<RecvStream>, h2::Error>;
+
+/// One request and its answer on a shared connection. Dropping it resets the stream, and leaves the connection to the others.
+pub struct Talk {
+    link: Arc<Link>,
+    /// The request under construction.
+    pub request: Option<http::Request<()>>,
+    sender: Option<SendStream<Piece>>,
+    answer: Option<ResponseFuture>,
+    early: Option<Answer>,
+    body: Option<RecvStream>,
+    began: Instant,
+    heard: bool,
+    /// Whether the connection had served before.
+    pub reused: bool,
+    /// Object bytes that were copied.
+    pub copied: u64,
+    /// How the server or the connection ended it.
+    pub end: Option<End>,
+}
+
+/// What a failure says about the request and the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The server says that it did nothing with the request.
+    Unprocessed,
+    /// The connection broke; the first to meet that holds it against the server.
+    Broken { first: bool },
+    /// The server reset this one request.
+    Reset,
+}
+
+impl Talk {
+    /// The next request on `link`.
+    pub fn new(link: Arc<Link>) -> Box<Self> {
+        link.enter();
+        let (reused, began) = (link.has_served(), Instant::now());
+        let (request, sender, answer, early, body, end) = Default::default();
+        Box::new(Talk { link, request, sender, answer, early, body, began, heard: false, reused, copied: 0, end })
+    }
+
+    /// The `:authority`.
+    pub fn authority(&self) -> &str {
+        &self.link.target.authority
+    }
+
+    /// The `:scheme`.
+    pub fn scheme(&self) -> &'static str {
+        if self.link.target.tls { "https" } else { "http" }
+    }
+
+    /// Whether any byte of an answer has come.
+    pub fn has_heard(&self) -> bool {
+        self.heard
+    }
+
+    /// Sends [`Talk::request`] and then `body`, listening meanwhile. Errors with `Timeout` when the server takes nothing for `idle`.
+    pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
+        let request = self.request.take().expect("a request is written before it is sent");
+        let mut link = self.link.sender();
+        let ready = timeout(idle, poll_fn(|cx| link.poll_ready(cx))).await;
+        let ready = ready.map_err(|_| self.stalled("the server takes no request", idle))?;
+        let opened = ready.and_then(|()| link.send_request(request, body.is_empty()));
+        let (answer, sender) = opened.map_err(|e| {
+            // It never left.
+            self.link.retire();
+            self.end = Some(End::Unprocessed);
+            failed("sending", e)
+        })?;
+        (self.answer, self.sender) = (Some(answer), Some(sender));
+        self.send_body(body, idle).await
+    }
+
+    async fn send_body(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
+        let mut left = body;
+        while !left.is_empty() {
+            let room = match timeout(idle, poll_fn(|cx| self.poll_room(cx, left.len()))).await {
+                Ok(Some(room)) => room.map_err(|e| self.failed("sending", e))?,
+                Ok(None) => return Ok(Sent::Early),
+                Err(_) => return Err(self.stalled("the server takes no more bytes", idle)),
+            };
+            let (piece, rest) = left.split_at(room.min(left.len()));
+            let Some(sender) = &mut self.sender else { return Ok(Sent::Early) };
+            let sent = sender.send_data(Bytes::copy_from_slice(piece), rest.is_empty());
+            sent.map_err(|e| self.failed("sending", e))?;
+            self.copied += piece.len() as u64;
+            left = rest;
+        }
+        Ok(Sent::All)
+    }
+
+    /// Room for the next piece; `None` when the server has answered already.
+    fn poll_room(&mut self, cx: &mut std::task::Context<'_>, left: usize) -> Poll<Option<Result<usize, h2::Error>>> {
+        if let Some(answer) = &mut self.answer
+            && let Poll::Ready(answer) = Pin::new(answer).poll(cx)
+        {
+            self.answer = None;
+            return Poll::Ready(match answer {
+                Ok(answer) => {
+                    self.early = Some(Ok(answer));
+                    None
+                }
+                Err(e) => Some(Err(e)),
+            });
+        }
+        let Some(sender) = &mut self.sender else { return Poll::Ready(None) };
+        sender.reserve_capacity(left.min(PIECE_BYTES));
+        loop {
+            match (sender.capacity(), std::task::ready!(sender.poll_capacity(cx))) {
+                (0, Some(Ok(0))) => {}
+                // The stream is closed for sending: why is what the answer says.
+                (_, None) => return Poll::Pending,
+                (_, room) => return Poll::Ready(room),
+            }
+        }
+    }
+
+    /// The head of the answer.
+    pub async fn head(&mut self, bodiless: bool, idle: Duration) -> Result<Head> {
+        let answer = match (self.early.take(), &mut self.answer) {
+            (Some(answer), _) => answer,
+            (None, Some(answer)) => match timeout(idle, answer).await {
+                Ok(answer) => answer,
+                Err(_) => return Err(self.stalled("the server sends nothing", idle)),
+            },
+            (None, None) => return Err(Error::new(ErrorKind::Io, "the stream ended without an answer")),
+        };
+        self.answer = None;
+        let answer = answer.map_err(|e| self.failed("waiting for the answer", e))?;
+        self.hear();
+        let (parts, body) = answer.into_parts();
+        self.body = Some(body);
+        Head::of(parts.status.as_u16(), &parts.headers, bodiless)
+    }
+
+    /// The body, all of it and not a byte more, into `sink`.
+    pub async fn body(&mut self, framing: Framing, mut sink: Sink<'_, '_>, idle: Duration) -> Result<()> {
+        let Some(mut body) = self.body.take() else { return Ok(()) };
+        let mut left = match framing {
+            Framing::Length(bytes) => bytes,
+            _ => u64::MAX,
+        };
+        loop {
+            let piece = match timeout(idle, body.data()).await {
+                Ok(None) => break,
+                Ok(Some(Ok(piece))) => piece,
+                // The library counts too, and ends the stream when there is too much or too little.
+                Ok(Some(Err(e))) if e.is_library() && e.is_reset() => return Err(misfit().with_source(e)),
+                Ok(Some(Err(e))) => return Err(self.failed("reading the body", e)),
+                Err(_) => return Err(self.stalled("the body stopped", idle)),
+            };
+            self.hear();
+            left = left.checked_sub(piece.len() as u64).ok_or_else(misfit)?;
+            sink.copy(&piece)?;
+            self.copied += piece.len() as u64;
+            // Only now may the server send more.
+            drop(body.flow_control().release_capacity(piece.len()));
+        }
+        if left > 0 && matches!(framing, Framing::Length(_)) {
+            let what = format!("the body ended {left} bytes before its announced length");
+            return Err(Error::new(ErrorKind::Io, what));
+        }
+        self.link.served();
+        Ok(())
+    }
+
+    fn hear(&mut self) {
+        self.heard = true;
+        self.link.heard();
+    }
+
+    fn stalled(&mut self, what: &'static str, idle: Duration) -> Error {
+        // It may be the whole connection: others should not find that out one by one.
+        self.link.retire();
+        Error::new(ErrorKind::Timeout, format!("{what} for {} ms", idle.as_millis()))
+    }
+
+    fn failed(&mut self, doing: &'static str, e: h2::Error) -> Error {
+        let refused = e.is_remote() && (e.is_go_away() || e.reason() == Some(Reason::REFUSED_STREAM));
+        if !e.is_reset() {
+            self.link.retire();
+        }
+        self.end = Some(match () {
+            () if refused && !self.heard => End::Unprocessed,
+            () if e.is_reset() => End::Reset,
+            () => End::Broken { first: self.link.blame() },
+        });
+        failed(doing, e)
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        let silent = !self.heard && self.end.is_none();
+        self.link.leave(silent.then_some(self.began));
+    }
+}
+
+impl fmt::Debug for Talk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Talk").field("heard", &self.heard).field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+fn failed(doing: &'static str, e: h2::Error) -> Error {
+    let (kind, what) = match e.reason() {
+        Some(Reason::ENHANCE_YOUR_CALM) => (ErrorKind::Throttled, "the server asks to slow down".into()),
+        Some(Reason::HTTP_1_1_REQUIRED) => {
+            (ErrorKind::Unsupported, "the server wants HTTP/1.1: set http2 to off".into())
+        }
+        Some(_) if e.is_reset() => (ErrorKind::Io, format!("the stream was reset while {doing}")),
+        _ => (ErrorKind::Io, format!("the HTTP/2 connection broke while {doing}")),
+    };
+    Error::new(kind, what).with_source(e)
+}
+
+fn misfit() -> Error {
+    Error::new(ErrorKind::Corrupt, "the body is not as long as it was announced to be").retryable(true)
+}

@@ -1,0 +1,58 @@
+use std::time::Duration;
+
+use super::body::Sink;
+use super::conn::{Conn, Sent};
+use super::h2::Talk;
+use super::head::{Framing, Head};
+use crate::error::Result;
+
+/// The way that one request takes. Dropping it before its end closes the connection, or the stream.
+#[derive(Debug)]
+pub enum Way {
+    /// A connection of its own.
+    One(Box<Conn>),
+    /// A stream on a shared connection.
+    Two(Box<Talk>),
+}
+
+impl Way {
+    /// Sends what was written and then `body`, listening meanwhile.
+    pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
+        match self {
+            Way::One(conn) => conn.send(body, idle).await,
+            Way::Two(talk) => talk.send(body, idle).await,
+        }
+    }
+
+    /// The head of the answer; interim ones are skipped.
+    pub async fn head(&mut self, bodiless: bool, idle: Duration) -> Result<Head> {
+        match self {
+            Way::One(conn) => conn.head(bodiless, idle).await,
+            Way::Two(talk) => talk.head(bodiless, idle).await,
+        }
+    }
+
+    /// The body, all of it, into `sink`. What landed before an error is right as far as it goes.
+    pub async fn body(&mut self, framing: Framing, sink: Sink<'_, '_>, idle: Duration) -> Result<()> {
+        match self {
+            Way::One(conn) => conn.body(framing, sink, idle).await,
+            Way::Two(talk) => talk.body(framing, sink, idle).await,
+        }
+    }
+
+    /// Whether it leads over a connection that had served before.
+    pub fn is_reused(&self) -> bool {
+        match self {
+            Way::One(conn) => conn.reused,
+            Way::Two(talk) => talk.reused,
+        }
+    }
+
+    /// Whether any byte of an answer has come.
+    pub fn has_heard(&self) -> bool {
+        match self {
+            Way::One(conn) => conn.has_heard(),
+            Way::Two(talk) => talk.has_heard(),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What is special about HTTP/2: who chooses it, how connections are shared, and how a server takes back what it promised.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use kvtier_s3::{Client, Config, ErrorKind, Get, Http2, Place, Put, Trust};
+use kvtier_testkit::s3::{Fault, Rule, ca_pem};
+use support::*;
+
+const LEN: usize = 300_000;
+
+fn changed(server: &kvtier_testkit::s3::Server, change: impl FnOnce(&mut Config)) -> Client {
+    let mut config = config(server);
+    change(&mut config);
+    Client::new(config)
+}
+
+async fn get(client: &Client, memory: &Memory, bytes: &[u8]) -> Result<(), kvtier_s3::Error> {
+    let (mut lease, mut guard) = memory.lease(bytes.len() + 4096).split_at(bytes.len());
+    guard.as_host_mut().unwrap().fill(0x5A);
+    let got = client.get("k", &mut lease, &Get::default()).await;
+    assert!(guard.as_host_mut().unwrap().iter().all(|byte| *byte == 0x5A), "a byte landed outside");
+    got.map(|object| assert!(object.is_some() && lease.as_host().unwrap() == bytes, "wrong bytes"))
+}
+
+#[tokio::test]
+async fn it_is_spoken_only_when_asked_for_and_chosen() {
+    let (both, old) = (server(|_| {}), kvtier_testkit::s3::Server::start(Default::default()).unwrap());
+    // Not asked for: the server speaks nothing else, and says so.
+    let error = changed(&both, |config| {
+        (config.http2, config.retries_max) = (Http2::Off, 0);
+    });
+    assert_eq!(error.head_bucket().await.unwrap_err().kind(), ErrorKind::Io);
+    // Chosen by the server.
+    let auto = changed(&both, |config| config.http2 = Http2::Auto);
+    assert!(auto.head_bucket().await.unwrap());
+    assert_eq!((auto.counts().connections_http2, auto.counts().connections_http11), (1, 0));
+    // Over plain HTTP nobody can choose it.
+    let auto = changed(&old, |config| config.http2 = Http2::Auto);
+    assert!(auto.head_bucket().await.unwrap());
+    assert_eq!((auto.counts().connections_http2, auto.counts().connections_http11), (0, 1));
+    // But it can be known.
+    let place = Place::of(format!("http://{}", both.address())).bucket("bucket").resolve().unwrap();
+    let known = Client::new(config_of(place));
+    assert!(known.head_bucket().await.unwrap());
+    assert_eq!((known.counts().connections_http2, known.counts().connections_http11), (1, 0));
+    // Who knows wrongly learns it soon.
+    let wrong = changed(&old, |config| config.retries_max = 0);
+    let began = Instant::now();
+    assert_eq!(wrong.head_bucket().await.unwrap_err().kind(), ErrorKind::Io);
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn every_byte_is_copied_once_and_counted() {
+    let (server, memory) = (server(|_| {}), Memory::new());
+    let client = client(&server);
+    // More than all windows together.
+    for len in [1, 65_536, 40 * MIB + 1] {
+        let (before, bytes) = (client.counts(), pattern(len));
+        client.put("k", &memory.view(&bytes), &Put::default()).await.unwrap();
+        assert_eq!(client.counts().copied_http2_bytes - before.copied_http2_bytes, len as u64);
+        get(&client, &memory, &bytes).await.unwrap();
+        let counts = client.counts();
+        assert_eq!(counts.copied_http2_bytes - before.copied_http2_bytes, 2 * len as u64);
+        assert_eq!((counts.copied_head_bytes, counts.connections), (0, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_requests_share_a_few_connections() {
+    let (server, memory) = (server(|_| {}), Memory::new());
+    let (client, bytes) = (changed(&server, |config| config.requests_max = 64), pattern(LEN));
+    server.put_object("k", bytes.clone());
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let (client, mut lease) = (client.clone(), memory.lease(LEN));
+        tasks.spawn(async move {
+            client.get("k", &mut lease, &Get::default()).await.unwrap().unwrap();
+            lease
+        });
+    }
+    while let Some(lease) = tasks.join_next().await {
+        assert!(lease.unwrap().as_host().unwrap() == bytes);
+    }
+    let counts = client.counts();
+    assert_eq!((counts.retries, counts.requests, counts.bytes_in), (0, 200, 200 * LEN as u64));
+    assert!((2..=4).contains(&counts.connections_http2), "{}", counts.connections_http2);
+    assert_eq!(server.accepted() as u64, counts.connections);
+    assert!(counts.reused >= 100, "{}", counts.reused);
+    drop(client);
+    soon("all connections are closed", || server.connections() == 0).await;
+    assert!(memory.is_whole());
+}
+
+#[tokio::test]
+async fn a_refused_stream_is_sent_again_at_once() {
+    let (server, memory, bytes) = (server(|_| {}), Memory::new(), pattern(LEN));
+    let client = client(&server);
+    server.put_object("k", bytes.clone());
+    get(&client, &memory, &bytes).await.unwrap();
+    server.script(Rule::next(Fault::Refuse));
+    get(&client, &memory, &bytes).await.unwrap();
+    server.script(Rule::next(Fault::Refuse));
+    client.put("new", &memory.view(&bytes), &Put::default()).await.unwrap();
+    let counts = client.counts();
+    assert_eq!(
+        (counts.retries_unprocessed, counts.retries, counts.connections),
+        (2, 0, 1),
+        "and on the same connection"
+    );
+    // One that refuses for ever is given up.
+    server.script(Rule::next(Fault::Refuse).times(1000));
+    assert_eq!(get(&client, &memory, &bytes).await.unwrap_err().kind(), ErrorKind::Io);
+    assert!(client.counts().retries <= 5);
+}
+
+#[tokio::test]
+async fn bodies_that_end_early_or_late_are_no_success() {
+    let (memory, bytes) = (Memory::new(), pattern(LEN));
+    for fault in [
+        Fault::EndEarly(0),
+        Fault::EndEarly(LEN / 2),
+        Fault::EndEarly(LEN - 1),
+        Fault::OverLong(1),
+        Fault::OverLong(50_000),
+    ] {
+        let server = server(|_| {});
+        server.put_object("k", bytes.clone());
+        let stubborn = changed(&server, |config| config.retries_max = 0);
+        server.script(Rule::next(fault.clone()));
+        let error = get(&stubborn, &memory, &bytes).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Corrupt && error.is_retryable(), "{fault:?}: {error}");
+        let client = client(&server);
+        server.script(Rule::next(fault.clone()));
+        get(&client, &memory, &bytes).await.unwrap();
+        assert_eq!((client.counts().retries, client.counts().connections), (1, 1), "{fault:?}");
+        assert_eq!(client.counts().resumes, 0, "nothing of such an answer is believed");
+    }
+    assert!(memory.is_whole());
+}
+
+#[tokio::test]
+async fn a_server_that_gives_no_window_is_a_timeout_and_no_hang() {
+    let (server, memory) = (server(|_| {}), Memory::new());
+    let client = changed(&server, |config| config.retries_max = 0);
+    let large = memory.view(&pattern(32 * MIB));
+    server.script(Rule::next(Fault::Clog));
+    let began = Instant::now();
+    let error = client.put("k", &large, &Put::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!((300..900).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    client.put("k", &large, &Put::default()).await.unwrap();
+    drop((large, client));
+    assert!(memory.is_whole());
+    soon("all connections are closed", || server.connections() == 0).await;
+}
+
+#[tokio::test]
+async fn a_dropped_future_resets_its_stream_and_spares_its_neighbours() {
+    let (server, memory, bytes) = (server(|_| {}), Memory::new(), pattern(LEN));
+    let client = client(&server);
+    server.put_object("k", bytes.clone());
+    for _ in 0..100 {
+        server.script(Rule::next(Fault::Drip(1000, Duration::from_millis(20))));
+        let mut lease = memory.lease(LEN);
+        let whole = Get::default();
+        let op = client.get("k", &mut lease, &whole);
+        assert!(tokio::time::timeout(Duration::from_millis(25), op).await.is_err());
+        assert_eq!(lease.init_len(), 0);
+    }
+    // Streams that were not reset would fill the sixteen that the server allows.
+    get(&client, &memory, &bytes).await.unwrap();
+    assert!(client.counts().connections <= 3, "{}", client.counts().connections);
+    assert!(memory.is_whole());
+}
+
+#[tokio::test]
+async fn a_connection_that_went_silent_is_not_used_again() {
+    let (server, memory, bytes) = (server(|_| {}), Memory::new(), pattern(LEN));
+    let client = changed(&server, |config| config.stall_max = Duration::from_secs(30));
+    server.put_object("k", bytes.clone());
+    get(&client, &memory, &bytes).await.unwrap();
+    server.script(Rule::next(Fault::Clog));
+    let error = client.within(Duration::from_millis(200)).head("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    get(&client, &memory, &bytes).await.unwrap();
+    assert_eq!(client.counts().connections, 2, "the other one is not trusted any more");
+}
+
+#[tokio::test]
+async fn the_end_of_a_shared_connection_is_one_failure() {
+    let (server, memory, bytes) = (server(|_| {}), Memory::new(), pattern(LEN));
+    let client = changed(&server, |config| (config.requests_max, config.retries_max) = (64, 5));
+    server.put_object("k", bytes.clone());
+    server.script(Rule::next(Fault::Drip(100_000, Duration::from_millis(50))).times(64));
+    let gets = futures(64, || get(&client, &memory, &bytes));
+    let cut = async {
+        soon("all are under way", || server.seen().len() >= 64).await;
+        server.disconnect();
+    };
+    let (results, ()) = tokio::join!(gets, cut);
+    results.into_iter().for_each(|result| result.unwrap());
+    assert_eq!(client.counts().breaker_opened, 0, "{:?}", client.counts());
+}
+
+/// So many of them, at once in this task.
+async fn futures<F: Future>(count: usize, make: impl Fn() -> F) -> Vec<F::Output> {
+    let mut all: Vec<_> = (0..count).map(|_| (Some(Box::pin(make())), None)).collect();
+    std::future::poll_fn(|cx| {
+        for (future, output) in &mut all {
+            if let Some(running) = future
+                && let std::task::Poll::Ready(done) = running.as_mut().poll(cx)
+            {
+                (*future, *output) = (None, Some(done));
+            }
+        }
+        match all.iter().all(|(_, output)| output.is_some()) {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        }
+    })
+    .await;
+    all.into_iter().map(|(_, output)| output.unwrap()).collect()
+}
+
+/// Frames by hand: what a server of the library's own making never sends.
+struct Wire(TcpStream);
+
+impl Wire {
+    fn new(mut socket: TcpStream) -> Self {
+        let mut preface = [0; 24];
+        socket.read_exact(&mut preface).unwrap();
+        assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        let mut wire = Wire(socket);
+        wire.frame(4, 0, 0, &[]);
+        wire
+    }
+
+    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let len = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        let frame = [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat();
+        self.0.write_all(&frame).unwrap();
+    }
+
+    /// The stream of the next request.
+    fn request(&mut self) -> u32 {
+        loop {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).unwrap();
+            let len = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; len as usize];
+            self.0.read_exact(&mut payload).unwrap();
+            if head[3] == 1 {
+                return u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+            }
+        }
+    }
+
+    /// `:status: 200` and a length of ten.
+    fn head(&mut self, stream: u32) {
+        self.frame(1, 4, stream, &[0x88, 0x0f, 0x0d, 2, b'1', b'0']);
+    }
+
+    fn go_away(&mut self, last: u32) {
+        self.frame(7, 0, 0, &[last.to_be_bytes(), [0; 4]].concat());
+    }
+}
+
+/// Serves one connection after the other, each by its script.
+fn scripted(scripts: Vec<fn(&mut Wire)>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for script in scripts {
+            script(&mut Wire::new(listener.accept().unwrap().0));
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_server_that_goes_away_finishes_what_it_began_and_gets_the_rest_again_elsewhere() {
+    let address = scripted(vec![
+        // Nothing of this request was done.
+        |wire| {
+            wire.request();
+            wire.go_away(0);
+        },
+        // This one is, though no other will be.
+        |wire| {
+            let stream = wire.request();
+            wire.head(stream);
+            wire.frame(0, 0, stream, b"01234");
+            wire.go_away(stream);
+            std::thread::sleep(Duration::from_millis(50));
+            wire.frame(0, 1, stream, b"56789");
+            std::thread::sleep(Duration::from_millis(50));
+        },
+        |wire| {
+            let stream = wire.request();
+            wire.head(stream);
+            wire.frame(0, 1, stream, b"0123456789");
+            std::thread::sleep(Duration::from_millis(50));
+        },
+    ]);
+    let place = Place::of(format!("http://{address}")).bucket("bucket").resolve().unwrap();
+    let (client, memory) = (Client::new(config_of(place)), Memory::new());
+    get(&client, &memory, b"0123456789").await.unwrap();
+    assert_eq!((client.counts().retries_unprocessed, client.counts().retries), (1, 0));
+    get(&client, &memory, b"0123456789").await.unwrap();
+    let counts = client.counts();
+    assert_eq!((counts.connections_http2, counts.retries, counts.retries_stale, counts.resumes), (3, 0, 0, 0));
+}
+
+#[tokio::test]
+async fn strangers_are_denied() {
+    let server = server(|_| {});
+    let other = rcgen::generate_simple_self_signed(vec!["x".into()]).unwrap().cert.pem();
+    let client = changed(&server, |config| config.trust = Trust::Pem(other.into()));
+    assert_eq!(client.head_bucket().await.unwrap_err().kind(), ErrorKind::Denied);
+    assert!(ca_pem().contains("CERTIFICATE") && server.seen().is_empty());
+}

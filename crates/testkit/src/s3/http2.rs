@@ -1,0 +1,231 @@
+//! The same server over HTTP/2: on a connection that begins like TLS under TLS, otherwise without.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use super::fault::Fault;
+use super::server::{CLOG, Shared};
+use super::wire::{Request, Response};
+
+const TLS_HANDSHAKE: u8 = 22;
+/// Time for what was written to leave before the connection or the stream is broken.
+const FLUSH: Duration = Duration::from_millis(30);
+const WINDOW_BYTES: u32 = 1 << 20;
+const STREAMS_MAX: u32 = 16;
+
+struct Identity {
+    ca: String,
+    leaf: String,
+    acceptor: TlsAcceptor,
+}
+
+fn identity() -> &'static Identity {
+    static IDENTITY: OnceLock<Identity> = OnceLock::new();
+    IDENTITY.get_or_init(|| certify().expect("certificates can be made"))
+}
+
+fn certify() -> Result<Identity, Box<dyn std::error::Error>> {
+    let mut ca = CertificateParams::new(Vec::new())?;
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca_key = KeyPair::generate()?;
+    let ca_pem = ca.self_signed(&ca_key)?.pem();
+    let leaf_key = KeyPair::generate()?;
+    let names = ["127.0.0.1", "localhost", "s3.test"].map(String::from);
+    let leaf = CertificateParams::new(names)?.signed_by(&leaf_key, &Issuer::new(ca, ca_key))?;
+    let leaf_pem = leaf.pem() + &leaf_key.serialize_pem();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(leaf_key.serialize_der()));
+    let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let mut config = config.with_no_client_auth().with_single_cert(vec![leaf.der().clone()], key)?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Identity { ca: ca_pem, leaf: leaf_pem, acceptor: TlsAcceptor::from(Arc::new(config)) })
+}
+
+/// The certificate to trust, in PEM: one for all servers of this process.
+pub fn ca_pem() -> &'static str {
+    &identity().ca
+}
+
+/// What a server of another make needs to be trusted as this one is: certificate and key, in PEM.
+pub fn server_pem() -> &'static str {
+    &identity().leaf
+}
+
+/// One connection, on this thread.
+pub fn converse(shared: &Arc<Shared>, socket: &TcpStream) -> io::Result<()> {
+    let mut first = [0];
+    socket.peek(&mut first)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let spoken = runtime.block_on(async {
+        let scene = Arc::new(Scene { shared: Arc::clone(shared), socket: socket.try_clone()? });
+        let nonblocking = socket.try_clone()?;
+        nonblocking.set_nonblocking(true)?;
+        let stream = tokio::net::TcpStream::from_std(nonblocking)?;
+        match first[0] {
+            TLS_HANDSHAKE => serve(scene, identity().acceptor.accept(stream).await?).await,
+            _ => serve(scene, stream).await,
+        }
+    });
+    // Some answers may still be stalling.
+    runtime.shutdown_background();
+    spoken
+}
+
+async fn serve(scene: Arc<Scene>, io: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    let mut builder = h2::server::Builder::new();
+    builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(4 * WINDOW_BYTES);
+    let handshake = builder.max_concurrent_streams(STREAMS_MAX).handshake::<_, Bytes>(io).await;
+    let mut connection = handshake.map_err(io::Error::other)?;
+    while let Some(next) = connection.accept().await {
+        let (request, respond) = next.map_err(io::Error::other)?;
+        let scene = Arc::clone(&scene);
+        // A client that resets a stream is no news.
+        tokio::spawn(async move { drop(scene.respond(request, respond).await) });
+    }
+    Ok(())
+}
+
+/// What the streams of one connection share.
+struct Scene {
+    shared: Arc<Shared>,
+    socket: TcpStream,
+}
+
+impl Scene {
+    async fn respond(&self, request: http::Request<RecvStream>, mut to: SendResponse<Bytes>) -> Result<(), h2::Error> {
+        let (parts, mut from) = request.into_parts();
+        let request = plain(&parts);
+        let fault = self.shared.fault(&request);
+        match fault {
+            Some(Fault::Early(status, code)) => {
+                self.shared.note(&request, status);
+                self.send(&request, Response::error(status, code), None, &mut to).await?;
+                tokio::time::sleep(FLUSH).await;
+                to.send_reset(Reason::NO_ERROR);
+                return Ok(());
+            }
+            Some(Fault::Refuse) => {
+                to.send_reset(Reason::REFUSED_STREAM);
+                return Ok(());
+            }
+            Some(Fault::Clog) => {
+                tokio::time::sleep(CLOG).await;
+                return Ok(());
+            }
+            _ => {}
+        }
+        let mut body = Vec::new();
+        while let Some(piece) = from.data().await {
+            let piece = piece?;
+            body.extend_from_slice(&piece);
+            from.flow_control().release_capacity(piece.len())?;
+        }
+        if matches!(fault, Some(Fault::Hangup)) {
+            self.hang_up();
+            return Ok(());
+        }
+        let (shared, asked, wrong) = (Arc::clone(&self.shared), request.clone(), fault.clone());
+        let answered = tokio::task::spawn_blocking(move || shared.answer(&asked, body, wrong.as_ref())).await;
+        let Ok(response) = answered else { return Ok(()) };
+        self.shared.note(&request, response.status);
+        self.send(&request, response, fault, &mut to).await
+    }
+
+    async fn send(
+        &self,
+        request: &Request,
+        response: Response,
+        fault: Option<Fault>,
+        to: &mut SendResponse<Bytes>,
+    ) -> Result<(), h2::Error> {
+        let mut response = self.shared.dated(response);
+        response.distort(fault.as_ref());
+        let ends = request.method == "HEAD" || response.status == 204;
+        let mut stream = to.send_response(head(&response), ends)?;
+        if ends {
+            return Ok(());
+        }
+        let body = Bytes::from(std::mem::take(&mut response.body));
+        match fault {
+            Some(Fault::Cut(at)) => {
+                push(&mut stream, body.slice(..at.min(body.len())), false).await?;
+                tokio::time::sleep(FLUSH).await;
+                stream.send_reset(Reason::INTERNAL_ERROR);
+            }
+            Some(Fault::EndEarly(at)) => push(&mut stream, body.slice(..at.min(body.len())), true).await?,
+            Some(Fault::Drip(bytes, pause)) => {
+                let mut rest = body;
+                while !rest.is_empty() {
+                    let piece = rest.split_to(bytes.min(rest.len()));
+                    push(&mut stream, piece, rest.is_empty()).await?;
+                    tokio::time::sleep(pause).await;
+                }
+            }
+            _ => push(&mut stream, body, true).await?,
+        }
+        if matches!(fault, Some(Fault::CloseAfter)) {
+            tokio::time::sleep(FLUSH).await;
+            self.hang_up();
+        }
+        Ok(())
+    }
+
+    fn hang_up(&self) {
+        drop(self.socket.shutdown(Shutdown::Both));
+    }
+}
+
+/// The request as the server's other half knows it.
+fn plain(parts: &http::request::Parts) -> Request {
+    let mut headers: Vec<(String, String)> = parts
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .collect();
+    if let Some(authority) = parts.uri.authority() {
+        headers.push(("host".into(), authority.as_str().to_owned()));
+    }
+    let (path, query) = (parts.uri.path().to_owned(), parts.uri.query().unwrap_or_default().to_owned());
+    Request { method: parts.method.as_str().to_owned(), path, query, headers }
+}
+
+fn head(response: &Response) -> http::Response<()> {
+    let mut head = http::Response::builder().status(response.status);
+    for (name, value) in &response.headers {
+        head = head.header(name, value);
+    }
+    if !response.chunked {
+        head = head.header("content-length", response.announced.unwrap_or(response.body.len()));
+    }
+    head.body(()).expect("headers that came can go")
+}
+
+async fn push(stream: &mut SendStream<Bytes>, mut body: Bytes, ends: bool) -> Result<(), h2::Error> {
+    if body.is_empty() && ends {
+        return stream.send_data(body, true);
+    }
+    while !body.is_empty() {
+        stream.reserve_capacity(body.len());
+        while stream.capacity() == 0 {
+            match poll_fn(|cx| stream.poll_capacity(cx)).await {
+                Some(room) => drop(room?),
+                None => return Ok(()),
+            }
+        }
+        let piece = body.split_to(stream.capacity().min(body.len()));
+        stream.send_data(piece, ends && body.is_empty())?;
+    }
+    Ok(())
+}
