@@ -22,6 +22,7 @@ mod shuttle;
 mod testing;
 mod tidy;
 mod tree;
+mod venv;
 mod workspace;
 
 use std::process::ExitCode;

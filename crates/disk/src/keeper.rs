@@ -78,6 +78,13 @@ pub struct Chores<M: Mover> {
     inherited: bool,
 }
 
+impl<M: Mover> Drop for Chores<M> {
+    /// Unlocked, not only closed: a child that this process forked has the file open too.
+    fn drop(&mut self) {
+        let _ = self.evictor.unlock();
+    }
+}
+
 impl<M: Mover> Chores<M> {
     /// The chores of a tier that was just opened.
     pub fn new(

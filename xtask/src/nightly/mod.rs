@@ -4,6 +4,7 @@
 
 mod asan;
 mod items;
+mod lmcache;
 
 use std::time::Instant;
 
@@ -28,6 +29,7 @@ const ITEMS: &[Item] = &[
     Item { name: "miri", what: "Miri on the crates that need no kernel", run: items::miri },
     Item { name: "fuzz", what: "every fuzz target for 10 minutes", run: items::fuzz },
     Item { name: "real-servers", what: "the S3 client on Ceph, Swift, Garage and moto", run: items::real_servers },
+    Item { name: "lmcache-files", what: "the real LMCache reads our files and we read its", run: lmcache::files },
     Item { name: "features", what: "all pairs of features", run: items::features },
     Item { name: "bench-smoke", what: "every benchmark once, unoptimised", run: items::bench_smoke },
 ];
@@ -38,7 +40,7 @@ pub fn run(args: &mut Args) -> Result<()> {
     let only = args.value("--only")?;
     args.end()?;
     if list {
-        ITEMS.iter().for_each(|item| println!("{:<12} {}", item.name, item.what));
+        ITEMS.iter().for_each(|item| println!("{:<13} {}", item.name, item.what));
         return Ok(());
     }
     let packages = workspace::read()?;
@@ -65,7 +67,7 @@ fn carry_out(item: &Item, packages: &[Package]) -> (String, bool) {
         Ok(Outcome::Skipped(why)) => format!("skipped: {why}"),
         Err(error) => format!("FAILED: {error:#}"),
     };
-    let line = format!("{:<12} {:>7.1} s  {text}", item.name, start.elapsed().as_secs_f64());
+    let line = format!("{:<13} {:>7.1} s  {text}", item.name, start.elapsed().as_secs_f64());
     println!("--- {line}");
     (line, outcome.is_err())
 }

@@ -9,37 +9,32 @@ use serde_json::Value;
 use super::Contender;
 use super::plan::{Cell, Plan};
 use super::sample::Sample;
-use crate::sh::{Cmd, root};
+use crate::sh::Cmd;
+use crate::venv::{self, Venv};
 
 /// What measures all of them.
 const MEASURE: &str = include_str!("measure.py");
-/// Installing takes gigabytes: LMCache wants all of torch.
-const INSTALL_LIMIT_S: u64 = 30 * 60;
 /// The longest that one turn of a rival may take.
 const TURN_LIMIT_S: u64 = 10 * 60;
 
 /// A rival's packages, its driver, and the kinds of it that are measured.
 struct Rival {
     name: &'static str,
-    packages: &'static [&'static str],
-    /// Without what the packages say they need.
-    alone: bool,
+    venv: Venv,
     driver: &'static str,
     kinds: &'static [&'static str],
 }
 
 const LMCACHE: Rival = Rival {
     name: "LMCache",
-    packages: &["lmcache==0.5.6", "lmcache-rust-raw-block-io==0.5.7rc2"],
-    alone: false,
+    venv: venv::LMCACHE,
     driver: include_str!("lmcache_l2.py"),
     kinds: &["fs", "fs_native", "raw_block"],
 };
 
 const NIXL: Rival = Rival {
     name: "NIXL",
-    packages: &["nixl-cu12==1.5.1", "numpy"],
-    alone: true,
+    venv: Venv { name: "nixl", packages: &["nixl-cu12==1.5.1", "numpy"], alone: true },
     driver: include_str!("nixl_posix.py"),
     kinds: &["uring", "aio"],
 };
@@ -70,21 +65,9 @@ pub fn contenders(plan: &Plan) -> (Vec<Contender>, Vec<String>) {
 
 /// The environment with the rival's packages and drivers, made if it is not there.
 fn install(rival: &Rival) -> Result<PathBuf> {
-    let home = root().join("target/rivals").join(rival.name.to_lowercase());
-    fs::create_dir_all(&home)?;
+    let home = venv::make(&rival.venv)?;
     fs::write(home.join("measure.py"), MEASURE)?;
     fs::write(home.join("driver.py"), rival.driver)?;
-    let done = home.join("installed");
-    let wanted = rival.packages.join(" ");
-    if fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
-        return Ok(home);
-    }
-    let venv = home.join("venv");
-    Cmd::new("python3 -m venv").arg(venv.to_string_lossy()).read()?;
-    let pip = Cmd::new("").arg(venv.join("bin/pip").to_string_lossy()).args(["install", "--quiet"]);
-    let pip = if rival.alone { pip.arg("--no-deps") } else { pip };
-    pip.args(rival.packages.iter().copied()).limit_s(INSTALL_LIMIT_S).read()?;
-    fs::write(done, wanted)?;
     Ok(home)
 }
 
@@ -109,8 +92,7 @@ fn contender(rival: &Rival, home: &Path, kind: &'static str) -> Contender {
 }
 
 fn turn(home: &Path, kind: &str, cell: &Cell, dir: &Path) -> Result<Vec<Sample>> {
-    let python = home.join("venv/bin/python3");
-    let cmd = Cmd::new("").arg(python.to_string_lossy()).arg(home.join("driver.py").to_string_lossy());
+    let cmd = Cmd::new("").arg(venv::python(home).to_string_lossy()).arg(home.join("driver.py").to_string_lossy());
     let cmd = cmd.arg(dir.to_string_lossy()).args([cell.size, cell.inflight, cell.chunks].map(|n| n.to_string()));
     // They talk a lot; what went wrong is still said.
     let cmd =
