@@ -80,75 +80,47 @@ fn settings(path: &Path, medium: &Medium, rate: &Rate) -> Vec<Chosen> {
     ]
 }
 
+/// A finding with advice where something is not as it should be.
+fn finding(what: &'static str, found: impl Into<String>, good: bool, advice: &str) -> Finding {
+    Finding { what, found: found.into(), advice: (!good).then(|| advice.to_owned()) }
+}
+
+/// A finding with advice where something cannot be done.
+fn able(what: &'static str, can: bool, advice: &str) -> Finding {
+    finding(what, if can { "yes" } else { "no" }, can, advice)
+}
+
 fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
-    let yes = |can: bool| if can { "yes" } else { "no" }.to_owned();
-    let unless = |can: bool, advice: &str| (!can).then(|| advice.to_owned());
     let (all, free) = medium.bytes;
     let inodes = medium.inodes_free;
+    let align = medium.direct_align;
+    let told = align.map(|(memory, offset)| format!("memory {memory} bytes, offsets {offset} bytes"));
+    let fits = align.is_none_or(|(memory, offset)| memory.max(offset) <= 4096);
+    let counted = if inodes == 0 { "not counted".into() } else { inodes.to_string() };
+    let unnamed = if medium.unnamed { "yes (O_TMPFILE; not needed)" } else { "no (O_TMPFILE; not needed)" };
     vec![
-        Finding { what: "file system", found: mount.to_owned(), advice: None },
-        Finding {
-            what: "local",
-            found: yes(medium.local),
-            advice: unless(
-                medium.local,
-                "processes learn of each other's writes once a second: leave room above the cap",
-            ),
-        },
-        Finding {
-            what: "direct I/O",
-            found: yes(medium.direct),
-            advice: unless(
-                medium.direct,
-                "everything goes through the page cache: slower, and it takes the engine's memory",
-            ),
-        },
-        Finding {
-            what: "alignment",
-            found: medium
-                .direct_align
-                .map_or("not told".into(), |(memory, offset)| format!("memory {memory} bytes, offsets {offset} bytes")),
-            advice: unless(
-                medium.direct_align.is_none_or(|(memory, offset)| memory.max(offset) <= 4096),
-                "direct I/O wants more than the 4096 bytes that chunks are padded to: it will not be used",
-            ),
-        },
-        Finding {
-            what: "rename swaps",
-            found: yes(medium.rename_swaps),
-            advice: unless(medium.rename_swaps, "two processes that save one chunk at once may miscount one file"),
-        },
-        Finding {
-            what: "fallocate",
-            found: yes(medium.fallocates),
-            advice: unless(medium.fallocates, "writes of new files wait for one another"),
-        },
-        Finding {
-            what: "unnamed files",
-            found: yes(medium.unnamed) + " (O_TMPFILE; not needed: unfinished files lie in a corner of their process)",
-            advice: None,
-        },
-        Finding {
-            what: "attributes",
-            found: yes(medium.attributes),
-            advice: unless(medium.attributes, "in the incumbent's layouts, chunks cannot carry checksums here"),
-        },
-        Finding {
-            what: "locks",
-            found: yes(medium.locks),
-            advice: unless(medium.locks, "do not share this directory between processes"),
-        },
-        Finding {
-            what: "free space",
-            found: format!("{} of {}", format(free), format(all)),
-            advice: unless(free > all / 20, "less than a twentieth is free: file systems slow down there"),
-        },
-        Finding {
-            what: "free inodes",
-            found: if inodes == 0 { "not counted".into() } else { inodes.to_string() },
-            advice: unless(inodes == 0 || inodes > 100_000, "every chunk takes an inode"),
-        },
-        Finding { what: "locked memory", found: memlock.to_owned(), advice: None },
+        finding("file system", mount, true, ""),
+        able("local", medium.local, "processes learn of each other's writes once a second: leave room above the cap"),
+        able("direct I/O", medium.direct, "all goes through the page cache: slower, and it takes the engine's memory"),
+        finding(
+            "alignment",
+            told.unwrap_or_else(|| "not told".into()),
+            fits,
+            "direct I/O wants more than the 4096 bytes that chunks are padded to: it will not be used",
+        ),
+        able("rename swaps", medium.rename_swaps, "two processes that save one chunk at once may miscount one file"),
+        able("fallocate", medium.fallocates, "writes of new files wait for one another"),
+        finding("unnamed files", unnamed, true, ""),
+        able("attributes", medium.attributes, "in the incumbent's layouts, chunks cannot carry checksums here"),
+        able("locks", medium.locks, "do not share this directory between processes"),
+        finding(
+            "free space",
+            format!("{} of {}", format(free), format(all)),
+            free > all / 20,
+            "less than a twentieth is free: file systems slow down there",
+        ),
+        finding("free inodes", counted, inodes == 0 || inodes > 100_000, "every chunk takes an inode"),
+        finding("locked memory", memlock, true, ""),
     ]
 }
 
