@@ -35,6 +35,14 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// The size for people.
+    pub fn bytes(&self) -> String {
+        match self.size {
+            size if size.is_multiple_of(1 << 20) => format!("{} MiB", size >> 20),
+            size => format!("{} KiB", size >> 10),
+        }
+    }
+
     /// Whether a client can do it: the floor with TLS is that of tokio alone.
     pub fn suits(&self, name: &str) -> bool {
         self.scheme == "http" || !matches!(name, "raw-blocking" | "raw-uring")
@@ -43,7 +51,7 @@ impl Cell {
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {} KiB, {} at once", self.scheme, self.op, self.size >> 10, self.inflight)
+        write!(f, "{} {} {}, {} at once", self.scheme, self.op, self.bytes(), self.inflight)
     }
 }
 

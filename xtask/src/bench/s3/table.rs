@@ -64,7 +64,7 @@ pub fn print(plan: &Plan, names: &[String], results: &Results) {
 }
 
 fn title(cell: &Cell) -> String {
-    let size = if cell.op == "head" { "-".to_owned() } else { format!("{} KiB", cell.size >> 10) };
+    let size = if cell.op == "head" { "-".to_owned() } else { cell.bytes() };
     format!("| {} {} | {size} | {} |", cell.scheme, cell.op.to_uppercase(), cell.inflight)
 }
 
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_floor_is_the_cheapest_socket_by_its_median() {
-        let cell = Cell { scheme: "http".into(), op: "get".into(), size: 1, inflight: 1, count: 1 };
+        let cell = Cell { scheme: "http".into(), op: "get".into(), size: 65536, inflight: 1, count: 1 };
         let mut results = Results::default();
         for (name, cost) in [("raw-a", 3.0), ("raw-a", 1.0), ("raw-a", 2.0), ("raw-b", 1.9), ("kvtier", 1.0)] {
             results.add(&cell, name, Sample { cpu_s_per_gb: cost, ..Sample::default() });
@@ -103,6 +103,6 @@ mod tests {
         let names = ["raw-a", "raw-b", "kvtier"].map(String::from);
         assert_eq!(results.floor(&cell, &names), Some(("raw-b".into(), 1.9)));
         let row = cost(&cell, &names, &[&names[2]], &results).unwrap();
-        assert_eq!(row, "| http GET | 0 KiB | 1 | 1.900 b | **1.000** (0.53) |");
+        assert_eq!(row, "| http GET | 64 KiB | 1 | 1.900 b | **1.000** (0.53) |");
     }
 }
