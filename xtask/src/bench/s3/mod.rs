@@ -37,21 +37,24 @@ pub fn run(args: &mut Args) -> Result<()> {
             }
         }
         println!("{cell}: done");
+        // After each cell: a run that is cut short has not run for nothing.
+        save(&plan, &contest, &results, before)?;
     }
-    let machine = machine::line();
-    let load = [before, machine::load()];
+    let (machine, load) = (machine::line(), [before, machine::load()]);
     println!(
         "\n{machine}; load average {:.1} before, {:.1} after; medians of {} turns of {} GB",
         load[0], load[1], plan.turns, plan.gb
     );
     contest.absent.iter().for_each(|why| println!("not measured: {why}"));
     table::print(&plan, &contest.names, &results);
-    if let Some(file) = &plan.json {
-        let all = json!({
-            "machine": machine, "load_average": load, "turns": plan.turns, "gb": plan.gb, "absent": contest.absent,
-            "samples": results.json(),
-        });
-        fs::write(file, format!("{all:#}\n")).with_context(|| format!("cannot write {file}"))?;
-    }
     Ok(())
+}
+
+fn save(plan: &Plan, contest: &Contest, results: &Results, load_before: f64) -> Result<()> {
+    let Some(file) = &plan.json else { return Ok(()) };
+    let all = json!({
+        "machine": machine::line(), "load_average": [load_before, machine::load()], "turns": plan.turns, "gb": plan.gb,
+        "absent": contest.absent, "samples": results.json(),
+    });
+    fs::write(file, format!("{all:#}\n")).with_context(|| format!("cannot write {file}"))
 }
