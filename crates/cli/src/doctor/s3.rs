@@ -174,7 +174,7 @@ impl Found {
         };
         let offers = tls.alpn.as_deref() == Some("h2");
         let alpn = Finding::new("ALPN", tls.alpn.clone().unwrap_or_else(|| "the server does not choose".into()));
-        let why = "HTTP/1.1 is used all the same: for bodies of megabytes it costs half the CPU";
+        let why = "leave http2 off all the same: bodies of megabytes cost half the CPU over HTTP/1.1";
         vec![connection, Finding::new("TLS", format!("{}, {}", tls.version, tls.suite)), alpn.advising(offers, why)]
     }
 
