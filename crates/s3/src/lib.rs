@@ -44,6 +44,7 @@ mod http;
 mod identity;
 mod ops;
 pub mod probe;
+mod race;
 mod refresh;
 mod request;
 mod retry;

@@ -413,6 +413,19 @@ async fn a_slow_answer_is_hedged_within_its_budget() {
 }
 
 #[tokio::test]
+async fn after_the_first_byte_there_is_no_hedge_but_the_rest_of_the_same_version() {
+    let mut hedge = Hedge::after(Duration::from_millis(30));
+    hedge.percent_max = 100;
+    let scene = Scene::with(|config| config.hedge = Some(hedge));
+    scene.server.script(Rule::next(Fault::Drip(LEN / 2, Duration::from_secs(50))));
+    scene.get().await.unwrap();
+    let seen = scene.server.seen();
+    assert_eq!((seen.len(), scene.client.counts().hedges, scene.client.counts().resumes), (2, 0, 1));
+    assert_eq!(seen[1].header("range"), Some(format!("bytes={}-{}", LEN / 2, LEN - 1).as_str()));
+    assert!(seen[1].header("if-match").is_some());
+}
+
+#[tokio::test]
 async fn an_endpoint_that_is_not_there_says_so_soon() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let place = kvtier_s3::Place::of(format!("http://{closed}")).bucket("b").resolve().unwrap();

@@ -3,6 +3,7 @@
 //! Each has a row in `docs/TESTING.md` with the date, machine and outcome of its last run.
 
 mod asan;
+mod botocore;
 mod items;
 mod lmcache;
 
@@ -30,6 +31,7 @@ const ITEMS: &[Item] = &[
     Item { name: "fuzz", what: "every fuzz target for 10 minutes", run: items::fuzz },
     Item { name: "real-servers", what: "the S3 client on Ceph, Swift, Garage and moto", run: items::real_servers },
     Item { name: "lmcache-files", what: "the real LMCache reads our files and we read its", run: lmcache::files },
+    Item { name: "botocore", what: "the S3 client's signatures beside botocore's", run: botocore::run },
     Item { name: "features", what: "all pairs of features", run: items::features },
     Item { name: "bench-smoke", what: "every benchmark once, unoptimised", run: items::bench_smoke },
 ];

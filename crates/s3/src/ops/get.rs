@@ -12,6 +12,7 @@ use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::Landing;
+use crate::race::{Side, race};
 use crate::request::Request;
 use crate::retry::{Again, Trouble};
 use crate::tries::Tries;
@@ -159,28 +160,20 @@ fn unfit(error: Error) -> Trouble {
 /// Opens the request, and once more when the answer is slow. Neither holds the memory yet: the first good head gets it, the other
 /// connection is closed.
 async fn hedged(inner: &Arc<Inner>, request: &Request<'_>) -> Result<Open, Trouble> {
-    let Some(hedge) = inner.config.hedge else { return inner.open(request, Turn::Wait).await };
-    let mut first = std::pin::pin!(inner.open(request, Turn::Wait));
-    if let Ok(open) = tokio::time::timeout(hedge.after, &mut first).await {
-        return open;
-    }
-    let spent = inner.counters.read().hedges * 100;
-    let earned = inner.gets.load(Ordering::Relaxed) * u64::from(hedge.percent_max);
-    if spent >= earned {
-        return first.await;
-    }
-    inner.counters.hedges.one();
-    let mut second = std::pin::pin!(inner.open(request, Turn::IfFree));
+    let first = inner.open(request, Turn::Wait);
+    let Some(hedge) = inner.config.hedge else { return first.await };
+    let start = async {
+        tokio::time::sleep(hedge.after).await;
+        let spent = inner.counters.read().hedges * 100;
+        let earned = inner.gets.load(Ordering::Relaxed) * u64::from(hedge.percent_max);
+        let started = spent < earned;
+        inner.counters.hedges.add(u64::from(started));
+        started
+    };
     let good = |open: &Result<Open, Trouble>| open.as_ref().is_ok_and(|open| open.head.status < 500);
-    tokio::select! {
-        open = &mut first => if good(&open) { open } else { second.await },
-        open = &mut second => {
-            if good(&open) {
-                inner.counters.hedges_won.one();
-                open
-            } else {
-                first.await
-            }
-        }
+    let (side, open) = race(first, start, inner.open(request, Turn::IfFree), good).await;
+    if side == Side::Second && good(&open) {
+        inner.counters.hedges_won.one();
     }
+    open
 }

@@ -138,4 +138,6 @@ pub fn sha256_hex(body: &[u8]) -> String {
 }
 
 #[cfg(test)]
+mod botocore;
+#[cfg(test)]
 mod tests;

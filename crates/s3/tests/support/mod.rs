@@ -1,6 +1,9 @@
 //! What the integration tests share: a server, a client for it, memory with known bytes.
 #![allow(dead_code)]
 
+pub mod front;
+pub mod remote;
+
 use std::sync::Arc;
 use std::time::Duration;
 

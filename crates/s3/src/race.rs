@@ -1,0 +1,211 @@
+//! Two requests for the same bytes: which of them gets the memory.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+/// Which of the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// The one that was sent at once.
+    First,
+    /// The one that was sent because the first was slow.
+    Second,
+}
+
+/// Runs `first`. When `start` says so before it has answered, `second` runs beside it; the first `good` answer of the two wins, and if
+/// neither is good, the last. Until `start` speaks, `second` is not touched.
+///
+/// Neither holds the caller's memory: that goes to the winner afterwards. By then the other one is dropped, and its connection closed.
+pub async fn race<T>(
+    first: impl Future<Output = T>,
+    start: impl Future<Output = bool>,
+    second: impl Future<Output = T>,
+    good: impl Fn(&T) -> bool,
+) -> (Side, T) {
+    let (mut first, mut start, mut second) = (pin!(Some(first)), pin!(Some(start)), pin!(Some(second)));
+    poll_fn(|cx| {
+        if let Some(future) = first.as_mut().as_pin_mut()
+            && let Poll::Ready(answer) = future.poll(cx)
+        {
+            first.set(None);
+            // Before the hedge there is no other, and after its failure neither.
+            if good(&answer) || start.is_some() || second.is_none() {
+                return Poll::Ready((Side::First, answer));
+            }
+        }
+        if let Some(future) = start.as_mut().as_pin_mut()
+            && let Poll::Ready(started) = future.poll(cx)
+        {
+            start.set(None);
+            if !started {
+                second.set(None);
+            }
+        }
+        if start.is_none()
+            && let Some(future) = second.as_mut().as_pin_mut()
+            && let Poll::Ready(answer) = future.poll(cx)
+        {
+            second.set(None);
+            if good(&answer) || first.is_none() {
+                return Poll::Ready((Side::Second, answer));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+#[cfg(all(test, shuttle))]
+mod shuttle_tests {
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
+    use shuttle::sync::atomic::{AtomicBool, Ordering};
+    use shuttle::sync::{Arc, Mutex};
+    use shuttle::{future, thread};
+
+    use super::*;
+
+    /// A connection whose head comes from another thread. Dropping what holds it closes it.
+    #[derive(Default)]
+    struct Wire {
+        head: Mutex<(Option<bool>, Option<Waker>)>,
+        closed: AtomicBool,
+        landed: AtomicBool,
+    }
+
+    impl Wire {
+        fn say(&self, head: bool) {
+            let waker = {
+                let mut state = self.head.lock().unwrap();
+                state.0 = Some(head);
+                state.1.take()
+            };
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Waits for the head, then is the answer.
+    struct Asked(Option<Held>);
+    struct Held(Arc<Wire>);
+    struct Answer {
+        good: bool,
+        held: Held,
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.0.closed.store(true, Ordering::SeqCst);
+        }
+    }
+
+    impl Future for Asked {
+        type Output = Answer;
+
+        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+            let held = self.0.as_ref().unwrap();
+            let mut state = held.0.head.lock().unwrap();
+            let Some(good) = state.0 else {
+                state.1 = Some(cx.waker().clone());
+                return Poll::Pending;
+            };
+            drop(state);
+            Poll::Ready(Answer { good, held: self.0.take().unwrap() })
+        }
+    }
+
+    /// The caller's memory: it moves to one answer, which writes into it.
+    #[derive(Debug, PartialEq)]
+    struct Lease(Vec<Side>);
+
+    impl Answer {
+        fn land(self, mut lease: Lease, side: Side) -> Lease {
+            self.held.0.landed.store(true, Ordering::SeqCst);
+            for _ in 0..3 {
+                thread::yield_now();
+                lease.0.push(side);
+            }
+            lease
+        }
+    }
+
+    /// Whether the timer fires, then what each server says; `None` is silence.
+    fn scene(fires: bool, says: [Option<bool>; 2]) {
+        let wires = [Arc::new(Wire::default()), Arc::new(Wire::default())];
+        let timer = Arc::new(Wire::default());
+        let mut servers = Vec::new();
+        for (wire, says) in wires.iter().zip(says) {
+            let wire = Arc::clone(wire);
+            servers.push(thread::spawn(move || says.into_iter().for_each(|good| wire.say(good))));
+        }
+        let clock = Arc::clone(&timer);
+        servers.push(thread::spawn(move || clock.say(fires)));
+        let asked = |wire: &Arc<Wire>| Asked(Some(Held(Arc::clone(wire))));
+        let (first, second, tick) = (asked(&wires[0]), asked(&wires[1]), asked(&timer));
+        let (side, answer) = future::block_on(race(first, async { tick.await.good }, second, |answer| answer.good));
+        let (winner, loser) = match side {
+            Side::First => (&wires[0], &wires[1]),
+            Side::Second => (&wires[1], &wires[0]),
+        };
+        assert!(loser.closed.load(Ordering::SeqCst), "the other is closed before a byte lands");
+        assert!(!winner.closed.load(Ordering::SeqCst));
+        let any_good = says.contains(&Some(true));
+        assert!(answer.good || !any_good || !fires || says[0] == Some(false), "a good answer wins");
+        assert!(fires || side == Side::First, "no hedge without the timer");
+        let lease = answer.land(Lease(Vec::new()), side);
+        assert_eq!(lease, Lease(vec![side; 3]));
+        assert!(!loser.landed.load(Ordering::SeqCst) && winner.closed.load(Ordering::SeqCst));
+        servers.into_iter().for_each(|server| server.join().unwrap());
+    }
+
+    fn check(scene: impl Fn() + Send + Sync + 'static) {
+        let iterations = if std::env::var("KVTIER_NIGHTLY").is_ok() { 100_000 } else { 3_000 };
+        shuttle::check_random(scene, iterations);
+    }
+
+    #[test]
+    fn whichever_says_yes_first_gets_the_memory_and_the_other_is_closed() {
+        check(|| scene(true, [Some(true), Some(true)]));
+    }
+
+    #[test]
+    fn a_silent_one_is_not_waited_for() {
+        check(|| scene(true, [None, Some(true)]));
+        check(|| scene(true, [Some(true), None]));
+        check(|| scene(false, [Some(true), None]));
+    }
+
+    #[test]
+    fn a_refusal_loses_to_a_late_yes() {
+        check(|| scene(true, [Some(false), Some(true)]));
+        check(|| scene(true, [Some(true), Some(false)]));
+        check(|| scene(true, [Some(false), Some(false)]));
+    }
+
+    /// Whoever waits goes away at any moment: nothing is left open, and nobody got the memory.
+    #[test]
+    fn a_dropped_race_closes_both() {
+        check(|| {
+            let wires = [Arc::new(Wire::default()), Arc::new(Wire::default())];
+            let (one, two, gone) = (Arc::clone(&wires[0]), Arc::clone(&wires[1]), Arc::new(Wire::default()));
+            let servers = [thread::spawn(move || one.say(true)), thread::spawn(move || two.say(true))];
+            let leaver = Arc::clone(&gone);
+            let leaving = thread::spawn(move || leaver.say(true));
+            let asked = |wire: &Arc<Wire>| Asked(Some(Held(Arc::clone(wire))));
+            let racing = race(asked(&wires[0]), async { true }, asked(&wires[1]), |answer| answer.good);
+            {
+                let (mut racing, mut gone) = (pin!(racing), pin!(asked(&gone)));
+                future::block_on(poll_fn(|cx| {
+                    let left = gone.as_mut().poll(cx).is_ready();
+                    if left || racing.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { Poll::Pending }
+                }));
+            }
+            assert!(wires.iter().all(|wire| wire.closed.load(Ordering::SeqCst)));
+            assert!(wires.iter().all(|wire| !wire.landed.load(Ordering::SeqCst)));
+            servers.into_iter().chain([leaving]).for_each(|thread| thread.join().unwrap());
+        });
+    }
+}

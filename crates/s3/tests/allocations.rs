@@ -1,0 +1,78 @@
+//! What an operation allocates does not depend on the length of its body. The server is in another process; nothing else runs here.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::alloc::System;
+
+use kvtier_mem::Lease;
+use kvtier_s3::{Client, Get, Put};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use support::remote::Remote;
+use support::*;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const SMALL: usize = 64 << 10;
+const LARGE: usize = 32 << 20;
+const OPS: usize = 8;
+/// TLS carries at most this much in one record.
+const RECORD: usize = 16 << 10;
+
+#[test]
+fn serve() {
+    support::remote::serve();
+}
+
+/// Allocations by one of several runs, and the fewest that any of them made: a timer of the runtime or a ticket of TLS may come between.
+async fn fewest(mut run: impl AsyncFnMut()) -> usize {
+    let mut fewest = usize::MAX;
+    for _ in 0..OPS {
+        let before = ALLOCATOR.stats();
+        run().await;
+        let after = ALLOCATOR.stats();
+        let count = (after.allocations - before.allocations) + (after.reallocations - before.reallocations);
+        fewest = fewest.min(count);
+    }
+    fewest
+}
+
+async fn get(client: &Client, lease: &mut Lease) {
+    let key = if lease.len() == SMALL { "65536" } else { "33554432" };
+    assert!(client.get(key, lease, &Get::default()).await.unwrap().is_some());
+}
+
+#[test]
+fn no_frame_of_a_body_costs_an_allocation() {
+    let remote = Remote::start(&[SMALL, LARGE]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let memory = Memory::new();
+        let (mut small, mut large) = (memory.lease(SMALL), memory.lease(LARGE));
+        let views = [memory.view(&pattern(SMALL)), memory.view(&pattern(LARGE))];
+        for tls in [false, true] {
+            let client = remote.client(tls);
+            get(&client, &mut small).await;
+            get(&client, &mut large).await;
+            assert!(large.as_host().unwrap() == pattern(LARGE));
+            let few = fewest(async || get(&client, &mut small).await).await;
+            let many = fewest(async || get(&client, &mut large).await).await;
+            let head = fewest(async || drop(client.head("65536").await.unwrap().unwrap())).await;
+            let put_few = fewest(async || drop(client.put("p", &views[0], &Put::default()).await.unwrap())).await;
+            let put_many = fewest(async || drop(client.put("p", &views[1], &Put::default()).await.unwrap())).await;
+            let told = format!("tls {tls}: GET {few} and {many}, PUT {put_few} and {put_many}, HEAD {head}");
+            writeln_out(&told);
+            // The library's own: two for each record that it opens, one for each that it seals.
+            let records = if tls { (LARGE - SMALL) / RECORD * 21 / 20 } else { 0 };
+            assert!(many <= few + 2 * records + 4, "{told}");
+            assert!(put_many <= put_few + records + 4, "{told}");
+            assert!(head <= 12 && few <= 24 + 2 * SMALL / RECORD, "{told}");
+        }
+    });
+}
+
+fn writeln_out(text: &str) {
+    use std::io::Write;
+    std::io::stdout().write_all(format!("{text}\n").as_bytes()).unwrap();
+}

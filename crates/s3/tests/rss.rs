@@ -1,0 +1,66 @@
+//! The client's memory does not grow with what went through it. The server is in another process; nothing else runs here.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use kvtier_mem::{Lease, View};
+use kvtier_s3::{Client, Counts, Get, Put};
+use support::remote::Remote;
+use support::*;
+
+const LEN: usize = 32 << 20;
+const KEY: &str = "33554432";
+/// How far it may stray from where it was.
+const STRAY_KIB: i64 = 2048;
+
+#[test]
+fn serve() {
+    support::remote::serve();
+}
+
+/// Memory in use by this process.
+fn rss_kib() -> i64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Gets and puts until so many bytes went through; how far the memory strayed meanwhile.
+async fn soak(client: &Client, memory: &Memory, bytes: usize) -> i64 {
+    let mut leases = [memory.lease(LEN), memory.lease(LEN)];
+    let view = memory.view(&pattern(LEN));
+    // What is needed once is there after the first rounds.
+    for _ in 0..3 {
+        round(client, &mut leases, &view).await;
+    }
+    let (base, before, mut stray) = (rss_kib(), client.counts(), 0);
+    let moved = |now: Counts| now.bytes_in + now.bytes_out - before.bytes_in - before.bytes_out;
+    while moved(client.counts()) < bytes as u64 {
+        round(client, &mut leases, &view).await;
+        stray = stray.max((rss_kib() - base).abs());
+    }
+    stray
+}
+
+/// Two objects in, then one out and one in.
+async fn round(client: &Client, [one, two]: &mut [Lease; 2], view: &View) {
+    let (whole, put) = (Get::default(), Put::default());
+    let (first, second) = tokio::join!(client.get(KEY, one, &whole), client.get(KEY, two, &whole));
+    assert!(first.unwrap().is_some() && second.unwrap().is_some());
+    let (stored, third) = tokio::join!(client.put("put", view, &put), client.get(KEY, one, &whole));
+    assert!(stored.is_ok() && third.unwrap().is_some());
+}
+
+#[test]
+fn memory_stays_where_it_was_over_gigabytes() {
+    let gigabytes = if std::env::var_os("KVTIER_NIGHTLY").is_some() { 20 } else { 2 };
+    let remote = Remote::start(&[LEN]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let memory = Memory::new();
+        for (tls, share) in [(false, 3), (true, 1)] {
+            let stray = soak(&remote.client(tls), &memory, gigabytes * 250_000_000 * share).await;
+            assert!(stray <= STRAY_KIB, "tls {tls}: {stray} KiB");
+        }
+    });
+}

@@ -1,0 +1,65 @@
+//! TLS before a server.
+#![allow(dead_code)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kvtier_s3::{Client, Place, Trust};
+use kvtier_testkit::s3::Server;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{HandshakeKind, ServerConfig};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::config_of;
+
+/// One front, on a port of its own.
+pub struct Front {
+    pub address: SocketAddr,
+    pub ca: String,
+    pub resumed: Arc<AtomicUsize>,
+}
+
+impl Front {
+    pub async fn before(server: &Server) -> Self {
+        Self::choosing(server, &[b"http/1.1"]).await
+    }
+
+    /// One that chooses among these protocols.
+    pub async fn choosing(server: &Server, protocols: &[&[u8]]) -> Self {
+        let certified = rcgen::generate_simple_self_signed(vec!["s3.test".into(), "127.0.0.1".into()]).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let mut config =
+            config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key).unwrap();
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        let (acceptor, back) = (TlsAcceptor::from(Arc::new(config)), server.address());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, resumed) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&resumed);
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                tokio::spawn(relay(socket, back, acceptor.clone(), Arc::clone(&count)));
+            }
+        });
+        Front { address, ca: certified.cert.pem(), resumed }
+    }
+
+    pub fn client(&self, trust: Trust) -> Client {
+        let mut config = config_of(Place::of(format!("https://{}", self.address)).bucket("bucket").resolve().unwrap());
+        config.trust = trust;
+        config.retries_max = 1;
+        Client::new(config)
+    }
+}
+
+async fn relay(socket: TcpStream, back: SocketAddr, acceptor: TlsAcceptor, resumed: Arc<AtomicUsize>) {
+    let Ok(mut tls) = acceptor.accept(socket).await else { return };
+    if tls.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed) {
+        resumed.fetch_add(1, Ordering::SeqCst);
+    }
+    let mut back = TcpStream::connect(back).await.unwrap();
+    drop(tokio::io::copy_bidirectional(&mut tls, &mut back).await);
+}
