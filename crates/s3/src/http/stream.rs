@@ -2,15 +2,18 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
+
+/// What TLS reads from: by itself it would ask the socket for 4 KiB at a time.
+pub type Buffered = BufReader<TcpStream>;
 
 /// A connected socket, plain or under TLS.
 #[derive(Debug)]
 pub enum Stream {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<Buffered>>),
 }
 
 impl Stream {

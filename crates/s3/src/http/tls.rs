@@ -3,11 +3,12 @@ use std::sync::Arc;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::stream::Stream;
+use super::stream::{Buffered, Stream};
 use crate::error::{Error, ErrorKind, Result};
 use crate::probe::Secured;
 
@@ -23,6 +24,9 @@ pub enum Trust {
     /// A whole configuration of rustls, with a provider of your own.
     Custom(Arc<ClientConfig>),
 }
+
+/// What is read from a socket at a time: a few records of 16 KiB, that stay in the cache until they are opened.
+const READ_BYTES: usize = 64 * 1024;
 
 /// Makes TLS connections; sessions are resumed.
 pub struct Tls(TlsConnector);
@@ -72,11 +76,11 @@ impl Tls {
         })
     }
 
-    async fn handshake(&self, host: &str, tcp: TcpStream) -> Result<TlsStream<TcpStream>> {
+    async fn handshake(&self, host: &str, tcp: TcpStream) -> Result<TlsStream<Buffered>> {
         let name = ServerName::try_from(host.to_owned());
         let name =
             name.map_err(|e| Error::new(ErrorKind::Invalid, format!("{host} is no name for TLS")).with_source(e))?;
-        let handshake = self.0.connect(name, tcp).await;
+        let handshake = self.0.connect(name, BufReader::with_capacity(READ_BYTES, tcp)).await;
         handshake.map_err(|e| {
             let certificate = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
             let distrust = matches!(certificate, Some(rustls::Error::InvalidCertificate(_)));
