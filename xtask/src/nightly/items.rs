@@ -23,7 +23,7 @@ pub fn long_tests(_: &[Package]) -> Result<Outcome> {
 }
 
 pub fn fault_seeds(_: &[Package]) -> Result<Outcome> {
-    let cmd = Cmd::new("cargo test --locked --workspace --release --lib --bins --tests fault_seeds");
+    let cmd = Cmd::new("cargo test --locked --workspace --lib --bins --tests fault_seeds");
     testing::run(&cmd.env("KVTIER_SEEDS", "10000").limit_s(LIMIT_S)).map(tested)
 }
 
