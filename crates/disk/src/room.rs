@@ -23,6 +23,9 @@ const STUCK_MAX: u32 = 8;
 /// How long apart two looks at the directory are that must find the same for the ledger to be wrong.
 const LOOKS_APART: Duration = Duration::from_millis(20);
 
+/// How many strangers the index takes in before it lets others in.
+const ENTERED_AT_ONCE: usize = 4096;
+
 /// Room for one file of `bytes`. Whoever drops it gives it back.
 #[derive(Debug)]
 pub struct Room<M: Mover> {
@@ -245,16 +248,19 @@ impl<M: Mover> Shared<M> {
         if let Err(e) = listed {
             self.fault(format!("cannot list the directory: {e}"));
         }
-        let (mut index, mut twins) = (self.index(), Vec::new());
-        strangers.retain(|(digest, _)| !index.is_leaving(digest) && !index.is_suspect(digest));
-        for (digest, len) in strangers {
-            match index.get(&digest) {
-                None => drop(index.insert(Chunk::new(digest, len, name::file_len(len)))),
-                Some(known) if known.chunk.len != len => twins.push((digest, len)),
-                Some(_) => {}
+        let mut twins = Vec::new();
+        // Some at a time: lookups wait for the index meanwhile.
+        for some in strangers.chunks(ENTERED_AT_ONCE) {
+            let mut index = self.index();
+            for (digest, len) in some.iter().copied() {
+                match index.get(&digest) {
+                    _ if index.is_leaving(&digest) || index.is_suspect(&digest) => {}
+                    None => drop(index.insert(Chunk::new(digest, len, name::file_len(len)))),
+                    Some(known) if known.chunk.len != len => twins.push((digest, len)),
+                    Some(_) => {}
+                }
             }
         }
-        drop(index);
         for (digest, other) in twins {
             self.part(&digest, other);
         }
