@@ -129,10 +129,11 @@ impl Client {
     }
 
     fn out_of_time(&self, start: Instant) -> Error {
-        let Inner { counters, breaker, .. } = &*self.inner;
+        let Inner { counters, breaker, pool, .. } = &*self.inner;
         counters.deadlines.one();
         // Waiting for one's turn at a healthy endpoint says nothing against it.
         if breaker.is_silent_since(start) {
+            pool.doubt(true);
             breaker.failed(Instant::now(), ErrorKind::Timeout, counters);
         }
         let what = format!("the deadline passed after {} ms", start.elapsed().as_millis());

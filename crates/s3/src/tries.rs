@@ -100,11 +100,14 @@ impl<'c> Tries<'c> {
     }
 
     fn note(&self, error: &Error, sick: bool) {
-        let Inner { counters, breaker, limit, .. } = &**self.inner;
+        let Inner { counters, breaker, limit, pool, .. } = &**self.inner;
         let now = Instant::now();
         if error.kind() == ErrorKind::Timeout {
             counters.timeouts.one();
             limit.overloaded(now, counters);
+        }
+        if sick && error.status().is_none() {
+            pool.doubt(error.kind() == ErrorKind::Timeout);
         }
         if sick {
             breaker.failed(now, error.kind(), counters);

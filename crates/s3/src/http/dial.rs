@@ -73,6 +73,11 @@ impl Dialer {
         }
     }
 
+    /// What was heard of addresses may be out of date.
+    pub fn doubt(&self) {
+        self.names.doubt();
+    }
+
     /// Whether this one does.
     pub fn speaks_http2(&self, target: &Target, stream: &Stream) -> bool {
         stream.chose_http2() || (!target.tls && self.http2 == Http2::PriorKnowledge)

@@ -57,6 +57,8 @@ struct Known {
     asked: Instant,
     next: usize,
     heard: Vec<(SocketAddr, Instant)>,
+    /// Whether the next answer replaces what was heard before.
+    doubted: bool,
 }
 
 impl Names {
@@ -66,7 +68,9 @@ impl Names {
 
     /// Every address to try, in the order to try them: each call starts with another one.
     pub async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        if let Some(known) = self.recall(host, port, ASK_AGAIN) {
+        if !self.is_doubted(host, port)
+            && let Some(known) = self.recall(host, port, ASK_AGAIN)
+        {
             return Ok(known);
         }
         match self.resolver.resolve(host, port).await {
@@ -76,6 +80,18 @@ impl Names {
             Err(e) => return self.recall(host, port, FORGET).ok_or(e),
         }
         self.recall(host, port, FORGET).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Asks again before the next connection, and believes the answer alone: what was heard before led to where nobody answers. (While
+    /// the resolver fails too, it is all we have.)
+    pub fn doubt(&self) {
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values_mut().for_each(|known| known.doubted = true);
+    }
+
+    fn is_doubted(&self, host: &str, port: u16) -> bool {
+        let all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&(host.to_owned(), port)).is_some_and(|known| known.doubted)
     }
 
     /// Forgets an address that refused us, until it is heard of again.
@@ -99,9 +115,15 @@ impl Names {
     fn learn(&self, host: &str, port: u16, answer: &[SocketAddr]) {
         let now = Instant::now();
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.entry((host.to_owned(), port)).or_insert(Known { asked: now, next: 0, heard: Vec::new() });
+        let known = all.entry((host.to_owned(), port)).or_insert(Known {
+            asked: now,
+            next: 0,
+            heard: Vec::new(),
+            doubted: false,
+        });
         known.asked = now;
-        known.heard.retain(|(address, heard)| heard.elapsed() < FORGET && !answer.contains(address));
+        let doubted = std::mem::take(&mut known.doubted);
+        known.heard.retain(|(address, heard)| !doubted && heard.elapsed() < FORGET && !answer.contains(address));
         known.heard.extend(answer.iter().map(|address| (*address, now)));
         let surplus = known.heard.len().saturating_sub(ADDRESSES_MAX);
         known.heard.drain(..surplus);
@@ -148,5 +170,16 @@ mod tests {
         assert_eq!(names.addresses("h", 80).await.unwrap().len(), 2);
         age(&names);
         assert_eq!(names.addresses("h", 80).await.unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_doubted_is_asked_anew_and_replaced() {
+        let script = vec![Ok(vec![address(3)]), Err(io::ErrorKind::TimedOut.into()), Ok(vec![address(1), address(2)])];
+        let names = Names::new(Box::new(Script(Mutex::new(script))));
+        assert_eq!(names.addresses("h", 80).await.unwrap().len(), 2);
+        names.doubt();
+        assert_eq!(names.addresses("h", 80).await.unwrap().len(), 2, "better than nothing");
+        assert_eq!(names.addresses("h", 80).await.unwrap(), [address(3)]);
+        assert_eq!(names.addresses("h", 80).await.unwrap(), [address(3)]);
     }
 }

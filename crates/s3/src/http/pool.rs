@@ -90,6 +90,14 @@ impl Pool {
         idle.push(conn);
     }
 
+    /// The store did not answer: its name may have moved. Where nothing moved at all (`silent`), the idle connections may be as dead.
+    pub fn doubt(&self, silent: bool) {
+        self.dialer.doubt();
+        if silent {
+            self.clear();
+        }
+    }
+
     /// How many are idle.
     pub fn idle_len(&self) -> usize {
         self.idle().len() + self.links.idle_len()

@@ -1,9 +1,9 @@
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::api::{self, Ways};
 use super::calendar;
@@ -92,11 +92,27 @@ pub(super) struct Shared {
     open: AtomicUsize,
     accepted: AtomicUsize,
     stopped: AtomicBool,
+    clock_step_s: AtomicI64,
     sockets: Mutex<Vec<TcpStream>>,
 }
 
 /// How long a clogged connection is held.
 pub(super) const CLOG: Duration = Duration::from_secs(50);
+
+/// Takes nothing, until the client goes away.
+fn hold(socket: &TcpStream) -> io::Result<()> {
+    let begun = Instant::now();
+    socket.set_read_timeout(Some(Duration::from_millis(10)))?;
+    while begun.elapsed() < CLOG {
+        match socket.peek(&mut [0]) {
+            Ok(0) => return Ok(()),
+            Ok(_) => thread::sleep(Duration::from_millis(10)),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -121,6 +137,7 @@ impl Server {
             open: AtomicUsize::new(0),
             accepted: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
+            clock_step_s: AtomicI64::new(0),
             sockets: Mutex::default(),
         });
         let accepting = Arc::clone(&shared);
@@ -200,6 +217,11 @@ impl Server {
         lock(&self.shared.sockets).drain(..).for_each(|socket| drop(socket.shutdown(Shutdown::Both)));
     }
 
+    /// From now on its clock is so many seconds ahead of what the setup says.
+    pub fn step_clock(&self, seconds: i64) {
+        self.shared.clock_step_s.store(seconds, Ordering::SeqCst);
+    }
+
     /// Ends all S3 Express sessions.
     pub fn expire_sessions(&self) {
         lock(&self.shared.sessions).expire();
@@ -261,8 +283,7 @@ impl Shared {
                 return self.refuse_early(&request, &mut to, status, code);
             }
             if matches!(fault, Some(Fault::Clog)) {
-                thread::sleep(CLOG);
-                return Ok(());
+                return hold(socket);
             }
             let body = request.body(&mut from)?;
             if matches!(fault, Some(Fault::Hangup | Fault::Refuse)) {
@@ -410,6 +431,6 @@ impl Shared {
     }
 
     fn now(&self) -> i64 {
-        calendar::now() + self.setup.clock_ahead_s
+        calendar::now() + self.setup.clock_ahead_s + self.clock_step_s.load(Ordering::SeqCst)
     }
 }
