@@ -1,7 +1,8 @@
 //! The same operations against a real server, where the environment names one:
 //!
 //! `S3_ENDPOINT`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, and if need be `AWS_REGION`, `S3_PROVIDER` (`ceph`, `swift`, ...), `S3_CA` (a PEM
-//! file), `S3_NO_SIGNATURES` (it checks none) and `S3_VIRTUAL_HOST` (the domain before which buckets stand). A bucket of its own is made and deleted.
+//! file), `S3_HTTP2` (`auto`: over HTTP/2 where it is chosen), `S3_NO_SIGNATURES` (it checks
+//! none) and `S3_VIRTUAL_HOST` (the domain before which buckets stand). A bucket of its own is made and deleted.
 #![allow(clippy::unwrap_used)]
 // What a store does differently is worth a line with --nocapture.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -12,8 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use kvtier_s3::creds::from_env;
 use kvtier_s3::{
-    Client, Conditional, Config, Credentials, Endpoint, ErrorKind, FixedNames, Get, List, Place, Provider, Put, Stored,
-    Style, Trust,
+    Client, Conditional, Config, Credentials, Endpoint, ErrorKind, FixedNames, Get, Http2, List, Place, Provider, Put,
+    Stored, Style, Trust,
 };
 use support::*;
 
@@ -37,6 +38,9 @@ fn config(endpoint: Endpoint) -> Config {
     let mut config = Config::new(endpoint, from_env(var).unwrap().unwrap());
     if let Some(path) = var("S3_CA") {
         config.trust = Trust::Pem(std::fs::read(path).unwrap());
+    }
+    if let Some(http2) = var("S3_HTTP2") {
+        config.http2 = Http2::named(&http2).unwrap();
     }
     config
 }
