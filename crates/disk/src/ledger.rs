@@ -1,16 +1,21 @@
 //! One number that all processes over a directory share: how many bytes lie there or are being written.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::home::open_rw;
 
 const MAGIC: [u8; 8] = *b"KVTLEDG1";
 const BYTES: usize = 16;
+/// How long a change waits for the lock before it is put off: then it is folded in later.
+const LOCK_WAIT_MAX: Duration = Duration::from_millis(20);
+/// The first pause between two tries; each further one is twice as long.
+const LOCK_PAUSE_MIN: Duration = Duration::from_micros(20);
 
 /// The file `.kvtier/ledger`: magic, then the bytes in use as a little-endian u64. Changed under its lock; a process that is killed leaves
 /// at most what it was writing counted, until the next start counts anew.
@@ -35,7 +40,10 @@ impl Ledger {
     /// Counts `bytes` more, unless the total would then be over `cap`: then answers `false`.
     pub fn take(&self, bytes: u64, cap: u64) -> io::Result<bool> {
         if self.exact {
-            return self.change(|total| total.checked_add(bytes).filter(|total| *total <= cap));
+            match self.change(|total| total.checked_add(bytes).filter(|total| *total <= cap)) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                changed => return changed,
+            }
         }
         let ours = self.ours.fetch_add(bytes.cast_signed(), Ordering::AcqRel) + bytes.cast_signed();
         let fits = self.known.load(Ordering::Acquire).saturating_add_signed(ours) <= cap;
@@ -53,7 +61,10 @@ impl Ledger {
     /// Counts more or less, whatever the cap: what is counted lies there already.
     pub fn shift(&self, bytes: i64) -> io::Result<()> {
         if self.exact {
-            return self.change(|total| Some(total.saturating_add_signed(bytes))).map(drop);
+            match self.change(|total| Some(total.saturating_add_signed(bytes))) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                changed => return changed.map(drop),
+            }
         }
         self.ours.fetch_add(bytes, Ordering::AcqRel);
         Ok(())
@@ -61,12 +72,7 @@ impl Ledger {
 
     /// Brings changes that wait into the file, and learns those of others.
     pub fn fold(&self) -> io::Result<()> {
-        let ours = self.ours.swap(0, Ordering::AcqRel);
-        let folded = self.change(|total| Some(total.saturating_add_signed(ours)));
-        if folded.is_err() {
-            self.ours.fetch_add(ours, Ordering::AcqRel);
-        }
-        folded.map(drop)
+        self.change(Some).map(drop)
     }
 
     /// Goes on with the file that is there now: somebody deleted ours.
@@ -99,16 +105,19 @@ impl Ledger {
         }
     }
 
+    /// Changes of ours that wait go first. `WouldBlock` when somebody keeps the lock.
     fn change(&self, change: impl FnOnce(u64) -> Option<u64>) -> io::Result<bool> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.lock()?;
-        let changed = read(&file).and_then(|total| match change(total.unwrap_or(0)) {
-            Some(total) => self.write(&file, total).map(|()| true),
-            None => {
-                self.known.store(total.unwrap_or(0), Ordering::Release);
-                Ok(false)
-            }
+        lock_soon(&file)?;
+        let ours = self.ours.swap(0, Ordering::AcqRel);
+        let changed = read(&file).and_then(|total| {
+            let total = total.unwrap_or(0).saturating_add_signed(ours);
+            let changed = change(total);
+            self.write(&file, changed.unwrap_or(total)).map(|()| changed.is_some())
         });
+        if changed.is_err() {
+            self.ours.fetch_add(ours, Ordering::AcqRel);
+        }
         file.unlock()?;
         changed
     }
@@ -119,6 +128,22 @@ impl Ledger {
         bytes[8..].copy_from_slice(&total.to_le_bytes());
         self.known.store(total, Ordering::Release);
         file.write_all_at(&bytes, 0)
+    }
+}
+
+/// Locks the file, but waits no longer than [`LOCK_WAIT_MAX`]: a process that is frozen while it holds the lock must not stop the others.
+fn lock_soon(file: &File) -> io::Result<()> {
+    let (began, mut pause) = (Instant::now(), LOCK_PAUSE_MIN);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(e)) => return Err(e),
+            Err(TryLockError::WouldBlock) if began.elapsed() > LOCK_WAIT_MAX => {
+                return Err(TryLockError::WouldBlock.into());
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
+        }
+        pause = (2 * pause).min(LOCK_WAIT_MAX / 8);
     }
 }
 
@@ -156,6 +181,26 @@ mod tests {
         std::fs::write(dir.path().join("ledger"), "junk that is long enough").unwrap();
         b.recount(false, || Ok(70)).unwrap();
         assert!(!a.take(31, 100).unwrap());
+    }
+
+    #[test]
+    fn who_keeps_the_lock_stops_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (Ledger::open(dir.path(), true).unwrap(), Ledger::open(dir.path(), true).unwrap());
+        a.recount(true, || Ok(10)).unwrap();
+        assert!(a.take(10, 100).unwrap());
+        let frozen = open_rw(&dir.path().join("ledger")).unwrap();
+        frozen.lock().unwrap();
+        let began = Instant::now();
+        assert!(a.take(50, 100).unwrap() && !a.take(50, 100).unwrap(), "by what it knew last");
+        a.give(20).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(1));
+        assert_eq!(a.fold().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        frozen.unlock().unwrap();
+        assert!(!b.take(81, 100).unwrap(), "b cannot know more than the file says");
+        a.fold().unwrap();
+        assert_eq!(total(&b), 50);
+        assert!(!b.take(51, 100).unwrap() && b.take(50, 100).unwrap());
     }
 
     #[test]

@@ -51,6 +51,13 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (
             miss(shared, op, slot, MissReason::Absent);
         }
         Err(e) => {
+            // A link, or a file that was taken from us: nothing of ours. Out of the way with it, so that the next save repairs the chunk.
+            if matches!(e.raw_os_error(), Some(nix::libc::ELOOP | nix::libc::EACCES))
+                && let Ok(Some(seen)) = shared.home.find(op.key.digest(), len)
+            {
+                drop(reading);
+                return condemned(shared, op, slot, (len, seen));
+            }
             let error = shared.io_error("load", &op.key, "cannot open the chunk's file", e);
             slot.finish(op, Err(error));
         }

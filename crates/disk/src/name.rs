@@ -7,6 +7,9 @@ use kvtier_key::Digest;
 /// The unit of direct I/O in bytes: payloads are padded to it, and a footer is one.
 pub const PAGE: u64 = 4096;
 
+/// The longest payload in bytes that a name can tell of; what says more is no name of ours.
+pub const LEN_MAX: u64 = 1 << 44;
+
 /// The length in bytes of the file that holds a payload of `len` bytes: payload, padding, footer.
 pub fn file_len(len: u64) -> u64 {
     len.next_multiple_of(PAGE) + PAGE
@@ -35,7 +38,8 @@ pub fn parse(name: &str) -> Option<(Digest, u64)> {
     if len.starts_with('0') || !canonical(hex) || !canonical(len) {
         return None;
     }
-    Some((Digest::from_hex(hex)?, u64::from_str_radix(len, 16).ok()?))
+    let len = u64::from_str_radix(len, 16).ok().filter(|len| *len <= LEN_MAX)?;
+    Some((Digest::from_hex(hex)?, len))
 }
 
 #[cfg(test)]
@@ -48,7 +52,15 @@ mod tests {
         let path = path(Path::new("/r"), &digest, 262_144);
         let name = path.file_name().unwrap().to_str().unwrap();
         assert_eq!(parse(name), Some((digest, 262_144)));
-        for bad in ["", "-", &name[1..], &name.to_uppercase(), &format!("{name}0x"), &format!("{}-0{:x}", digest, 5)] {
+        for bad in [
+            "",
+            "-",
+            &name[1..],
+            &name.to_uppercase(),
+            &format!("{name}0x"),
+            &format!("{}-0{:x}", digest, 5),
+            &format!("{digest}-{:x}", u64::MAX),
+        ] {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }

@@ -28,6 +28,9 @@ pub struct Pool {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
+    /// Where the thread waits that only reads.
+    reads: Condvar,
+    /// Where the others wait.
     work: Condvar,
 }
 
@@ -37,6 +40,8 @@ struct Queue {
     writes: VecDeque<Job>,
     /// Reads that went since the last write did.
     reads_in_a_row: u32,
+    /// The thread that only reads sleeps, and nobody called it yet.
+    reader_idle: bool,
     closed: bool,
 }
 
@@ -45,7 +50,9 @@ impl Pool {
         let shared = Arc::<Shared>::default();
         let spawn = |n| {
             let theirs = Arc::clone(&shared);
-            std::thread::Builder::new().name(format!("{name}-{n}")).spawn(move || theirs.run())
+            // One for reads alone: whatever writes wait for, what is there can be loaded.
+            let writes = n > 0 || threads == 1;
+            std::thread::Builder::new().name(format!("{name}-{n}")).spawn(move || theirs.run(writes))
         };
         let threads = (0..threads).map(spawn).collect::<Result<Vec<_>, _>>()?;
         Ok(Pool { shared, threads: Mutex::new(threads) })
@@ -62,14 +69,17 @@ impl Pool {
             Lane::Read => queue.reads.push_back(Box::new(job)),
             Lane::Write => queue.writes.push_back(Box::new(job)),
         }
+        let reader = lane == Lane::Read && std::mem::take(&mut queue.reader_idle);
         drop(queue);
-        self.shared.work.notify_one();
+        let bell = if reader { &self.shared.reads } else { &self.shared.work };
+        bell.notify_one();
     }
 
     /// Runs what is queued, then ends the threads.
     pub fn close(&self) {
         self.shared.lock().closed = true;
         self.shared.work.notify_all();
+        self.shared.reads.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads.into_iter().filter(|t| t.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
@@ -78,7 +88,10 @@ impl Pool {
 }
 
 impl Queue {
-    fn pop(&mut self) -> Option<Job> {
+    fn pop(&mut self, writes: bool) -> Option<Job> {
+        if !writes {
+            return self.reads.pop_front();
+        }
         let write_is_due = self.reads_in_a_row >= READS_BEFORE_A_WRITE && !self.writes.is_empty();
         if !write_is_due && let Some(read) = self.reads.pop_front() {
             self.reads_in_a_row += 1;
@@ -94,10 +107,10 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self) {
+    fn run(&self, writes: bool) {
         let mut queue = self.lock();
         loop {
-            match queue.pop() {
+            match queue.pop(writes) {
                 Some(job) => {
                     drop(queue);
                     // A panic ends one op (its slot answers `Closed`), never the pool.
@@ -107,7 +120,11 @@ impl Shared {
                     queue = self.lock();
                 }
                 None if queue.closed => return,
-                None => queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                None if writes => queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    queue.reader_idle = true;
+                    queue = self.reads.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                }
             }
         }
     }
@@ -125,6 +142,24 @@ mod tests {
     use std::sync::mpsc::sync_channel;
 
     use super::*;
+
+    #[test]
+    fn a_read_passes_writes_that_are_stuck() {
+        let pool = Pool::start("test", 2).unwrap();
+        let (go, wait) = sync_channel::<()>(1);
+        pool.push(Lane::Write, move || {
+            let _ = wait.recv();
+        });
+        let (tell, hear) = sync_channel(100);
+        for n in 0..100 {
+            let tell = tell.clone();
+            pool.push(Lane::Write, || {});
+            pool.push(Lane::Read, move || tell.send(n).unwrap());
+        }
+        assert_eq!(hear.iter().take(100).count(), 100, "while no write goes on");
+        drop(go);
+        pool.close();
+    }
 
     #[test]
     fn reads_go_first_and_starve_no_write() {

@@ -52,13 +52,18 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, op: Save, slot: S
     if known.is_none() && shared.home.foreign().is_some() {
         known = shared.discover(&op.key, None);
     }
+    // Asked for: a neighbour may have evicted it, and whoever is told `Present` will not save it again.
+    if known == Some(len) && !shared.home.find(op.key.digest(), len).is_ok_and(|there| there.is_some()) {
+        shared.vanished(op.key.digest(), len);
+        known = None;
+    }
     if known == Some(len) {
         shared.touch(&[*op.key.digest()]);
         add(&shared.counters.present, 1);
         return slot.finish(op, Ok(Saved::Present));
     }
-    if let Err(error) = shared.learn_geometry(&op.key, len) {
-        return slot.finish(op, Err(error.with_tier(shared.caps.name.clone())));
+    if let Some(error) = shared.misfit(&op.key, Some(len)) {
+        return slot.finish(op, Err(error.with_op("save").with_tier(shared.caps.name.clone())));
     }
     let room = Some(Room::new(shared, shared.home.file_len(len), slot.deadline()));
     let op = Some((op, slot));
@@ -276,6 +281,11 @@ impl<M: Mover> Saving<M> {
     fn name_it(&mut self, key: &Key) -> Result<(), Result<Saved, Error>> {
         let (Some(draft), Some(room)) = (self.draft.take(), self.room.take()) else { return Ok(()) };
         let (shared, digest, len) = (&self.shared, key.digest(), self.len);
+        // Now that there is such a chunk; one that could not be saved says nothing of the others.
+        if let Err(error) = shared.learn_geometry(key, len) {
+            (self.draft, self.room) = (Some(draft), Some(room));
+            return Err(Err(error.with_tier(shared.caps.name.clone())));
+        }
         let _one = shared.name(digest);
         let mut replaced_bytes = shared.home.file_len(len);
         if let Some(foreign) = shared.home.foreign() {

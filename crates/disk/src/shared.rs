@@ -228,7 +228,10 @@ impl<M: Mover> Shared<M> {
             _ => self.forget(digest, true),
         }
         match self.set_aside(digest, len) {
-            Ok(()) => add(&self.counters.set_aside, 1),
+            Ok(()) => {
+                add(&self.counters.set_aside, 1);
+                self.index().acquit(digest);
+            }
             Err(e) => self.fault(format!("cannot set the corrupt chunk {digest} aside: {e}")),
         }
         true

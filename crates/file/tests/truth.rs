@@ -365,6 +365,7 @@ fn a_smaller_cap_deletes_nothing_unless_it_is_told_to() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path(), 10);
     f.store(&f.keys(0..6), LEN);
+    assert!(!absent(&f, 5));
     drop(f);
     let e = FileTier::open(config(dir.path(), 4)).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Invalid);

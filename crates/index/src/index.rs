@@ -193,6 +193,11 @@ impl Index {
         self.suspects.insert(*digest);
     }
 
+    /// The wrong bytes are out of the way: what is found under this key from now on was written since.
+    pub fn acquit(&mut self, digest: &Digest) {
+        self.suspects.remove(digest);
+    }
+
     /// Whether the key's bytes were found wrong and not overwritten since.
     pub fn is_suspect(&self, digest: &Digest) -> bool {
         self.suspects.contains(digest)

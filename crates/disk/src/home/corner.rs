@@ -1,5 +1,5 @@
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirEntry, File, OpenOptions};
 use std::io::{self, ErrorKind as Io, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use super::open_rw;
+use super::{is_local, open_rw};
 
 /// A corner of another host is taken for abandoned when its process has not shown itself for so long: locks may not reach across hosts.
 const OTHER_HOST_DEAD_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -109,14 +109,19 @@ fn host() -> io::Result<String> {
 /// The names of the corners whose processes live.
 pub fn living(tmp: &Path) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
-    for corner in fs::read_dir(tmp)? {
-        let corner = corner?;
+    for corner in corners(tmp)? {
         let name = corner.file_name().to_string_lossy().into_owned();
         if !is_dead(&corner.path(), &name)? {
             names.insert(name);
         }
     }
     Ok(names)
+}
+
+/// All corners; what is no directory is no corner.
+fn corners(tmp: &Path) -> io::Result<Vec<DirEntry>> {
+    let all = fs::read_dir(tmp)?.collect::<io::Result<Vec<_>>>()?;
+    Ok(all.into_iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).collect())
 }
 
 /// What dead processes left.
@@ -131,8 +136,7 @@ pub struct Buried {
 /// Removes the corners of processes that are no more. The door is locked.
 pub fn bury_dead(tmp: &Path) -> io::Result<Buried> {
     let mut buried = Buried::default();
-    for corner in fs::read_dir(tmp)? {
-        let corner = corner?;
+    for corner in corners(tmp)? {
         if is_dead(&corner.path(), &corner.file_name().to_string_lossy())? {
             buried.bytes += drafts_bytes(&corner.path())?;
             buried.corners += 1;
@@ -145,9 +149,9 @@ pub fn bury_dead(tmp: &Path) -> io::Result<Buried> {
 /// Bytes of the unfinished files in all corners.
 pub fn all_drafts_bytes(tmp: &Path) -> io::Result<u64> {
     let mut bytes = 0;
-    for corner in fs::read_dir(tmp)? {
+    for corner in corners(tmp)? {
         // A process may be leaving: what is gone is not counted.
-        bytes += drafts_bytes(&corner?.path()).unwrap_or(0);
+        bytes += drafts_bytes(&corner.path()).unwrap_or(0);
     }
     Ok(bytes)
 }
@@ -164,16 +168,20 @@ fn drafts_bytes(corner: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Whether nobody holds the corner's lock, and, for another host's, has not shown itself for long.
+/// Whether nobody holds the corner's lock, and, for another host's on a file system that hosts share, has not shown itself for long. On
+/// this machine's own a lock is enough, whatever the host is called: containers have a new name at each start.
 fn is_dead(corner: &Path, name: &str) -> io::Result<bool> {
-    let file = match OpenOptions::new().write(true).open(corner.join("alive")) {
+    let alive = corner.join("alive");
+    // Where nothing may be written, a lock can be asked for all the same.
+    let opened = OpenOptions::new().write(true).open(&alive).or_else(|_| File::open(&alive));
+    let file = match opened {
         Ok(file) => file,
         Err(e) => return Ok(e.kind() == Io::NotFound),
     };
     if file.try_lock().is_err() {
         return Ok(false);
     }
-    if name.split('.').next() == Some(&host()?) {
+    if is_local(corner)? || name.split('.').next() == Some(&host()?) {
         return Ok(true);
     }
     let shown = file.metadata()?.modified()?;
@@ -183,6 +191,23 @@ fn is_dead(corner: &Path, name: &str) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_dead_of_another_host_name_are_buried_where_a_lock_tells_and_what_is_no_corner_is_left_alone() {
+        let tmp = tempfile::tempdir().unwrap();
+        let pod = tmp.path().join("pod-1.1.2.3");
+        fs::create_dir(&pod).unwrap();
+        fs::write(pod.join("alive"), "").unwrap();
+        fs::write(pod.join("0"), [0; 100]).unwrap();
+        fs::write(tmp.path().join(".DS_Store"), "").unwrap();
+        let held = File::open(pod.join("alive")).unwrap();
+        held.lock().unwrap();
+        assert_eq!(living(tmp.path()).unwrap().len(), 1);
+        held.unlock().unwrap();
+        assert!(living(tmp.path()).unwrap().is_empty());
+        let buried = bury_dead(tmp.path()).unwrap();
+        assert_eq!((buried.corners, buried.bytes, pod.exists()), (1, 100, false));
+    }
 
     #[test]
     fn a_corner_is_named_after_a_process_that_has_a_start_and_never_twice() {

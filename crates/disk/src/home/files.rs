@@ -289,7 +289,8 @@ fn found_only<T>(there: io::Result<T>) -> io::Result<Option<T>> {
 
 /// Opens with `O_DIRECT`, or, on a file system without direct I/O, through the page cache.
 fn direct_or_not(flags: OFlag, open: impl Fn(OFlag) -> nix::Result<std::os::fd::OwnedFd>) -> io::Result<File> {
-    let flags = flags | OFlag::O_CLOEXEC;
+    // Without blocking: what lies there may be a pipe, whose other end never comes. For files it means nothing.
+    let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     match open(flags | OFlag::O_DIRECT) {
         Err(nix::Error::EINVAL) => Ok(open(flags)?.into()),
         other => other.map(File::from).map_err(io::Error::from),
