@@ -37,9 +37,13 @@ impl Keeper {
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let (stop, bell) = &*theirs;
             let mut stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);
-            while !*stopped {
-                stopped = bell.wait_timeout(stopped, chores.tick).unwrap_or_else(PoisonError::into_inner).0;
-                let last = *stopped;
+            // The last round comes after the word to stop, also when that comes in the middle of another.
+            let mut last = false;
+            while !last {
+                if !*stopped {
+                    stopped = bell.wait_timeout(stopped, chores.tick).unwrap_or_else(PoisonError::into_inner).0;
+                }
+                last = *stopped;
                 drop(stopped);
                 chores.round(last);
                 stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);

@@ -79,6 +79,21 @@ fn the_order_of_use_survives_an_orderly_end() {
     assert_eq!(there, [0, 3, 8, 9], "the least recently used went first");
 }
 
+/// However busy its keeper is at that moment: with a flush every millisecond it is mostly in the middle of one.
+#[test]
+fn an_orderly_end_always_writes_the_order_of_use_down() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..60 {
+        let config = config(dir.path(), 100).with_flush_every(Duration::from_millis(1));
+        let f = Fixture::new(FileTier::open(config).unwrap());
+        assert_eq!(f.save(&f.key(round), LEN), Saved::Stored);
+        std::thread::sleep(Duration::from_micros(round * 97 % 3000));
+        let _ = fs::remove_file(dir.path().join(".kvtier/snapshot"));
+        drop(f);
+        assert!(dir.path().join(".kvtier/snapshot").exists(), "round {round}");
+    }
+}
+
 #[test]
 fn the_order_of_use_survives_a_death_but_for_the_last_moments() {
     let dir = tempfile::tempdir().unwrap();
