@@ -13,6 +13,7 @@ mod interrupt;
 mod key;
 mod out;
 mod replay;
+mod space;
 mod store;
 mod usage;
 

@@ -164,3 +164,51 @@ fn a_killed_doctor_leaves_nothing_that_is_in_the_way() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(left().iter().all(|e| e.file_name().len() == 2), "only shards");
 }
+
+#[test]
+fn what_is_no_regular_file_is_damaged_and_nobody_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = filled(dir.path());
+    let (to, chunk) = (dir.path().join("to"), files(&path).remove(0));
+    fs::remove_file(&chunk).unwrap();
+    nix::unistd::mkfifo(&chunk, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let out = kvtier(&["verify", &path, "--json"]);
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((out.status.code(), &found["damaged"][0]["damage"]), (Some(1), &Value::from("kind")));
+    assert!(kvtier(&["ls", &path]).status.success() && kvtier(&["stat", &path]).status.success());
+    let out = kvtier(&["migrate", &path, to.to_str().unwrap(), "--json"]);
+    let tally: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((out.status.code(), &tally["damaged"]), (Some(1), &Value::from(1)), "{}", text(&out));
+    assert_eq!(kvtier(&["verify", &path, "--set-aside"]).status.code(), Some(1));
+    assert!(!chunk.exists() && kvtier(&["verify", &path]).status.success());
+}
+
+#[test]
+fn the_noted_cap_is_proposed_and_verifying_does_not_change_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = filled(dir.path());
+    let cap = || json(&["stat", &path, "--json"])["capacity_bytes"].clone();
+    assert_eq!(cap(), 1 << 30);
+    let found = json(&["doctor", "file", &path, "--json"]);
+    assert!(found["settings"]["bytes"].as_u64().unwrap() <= 1 << 30, "{found}");
+    let free = nix::sys::statvfs::statvfs(dir.path()).unwrap();
+    if free.blocks_available() * free.fragment_size() > 4 << 30 {
+        assert_eq!(found["settings"]["bytes"], 1 << 30);
+        assert!(found["reasons"]["bytes"].as_str().unwrap().contains("the directory notes"));
+    }
+    let out = kvtier(&["replay", "--path", &path, "--chunk-bytes", "5000", "--requests", "20", "--verify-only"]);
+    assert!(out.status.success(), "{}", text(&out));
+    assert_eq!(cap(), 1 << 30);
+}
+
+#[test]
+fn a_bench_without_room_is_refused_and_one_with_many_in_flight_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kv").to_str().unwrap().to_owned();
+    let out = kvtier(&["bench", "file", "--path", &path, "--gb", "1000000"]);
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out));
+    assert!(text(&out).contains(" fits") && !Path::new(&path).exists(), "{}", text(&out));
+    let many = ["--size", "4KiB", "--concurrency", "300", "--gb", "0.005", "--op", "put,get", "--json"];
+    let out = kvtier(&[&["bench", "file", "--path", &path], &many[..]].concat());
+    assert!(out.status.success(), "{}", text(&out));
+}

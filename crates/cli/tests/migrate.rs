@@ -77,17 +77,17 @@ fn chunks_go_from_layout_to_layout_and_back() {
     let (theirs, before) = lmcache(dir.path());
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (ours, copy, back) = (path("ours"), path("copy"), path("back"));
-    let dry = kvtier(&["migrate", &theirs, &ours, "--dry-run"]);
+    let dry = kvtier(&["migrate", &theirs, &ours, "--unverified", "--dry-run"]);
     assert!(dry.status.success() && text(&dry).contains("would copy 3 chunks"), "{}", text(&dry));
     assert!(!Path::new(&ours).exists());
 
-    let out = kvtier(&["migrate", &theirs, &ours, "--bytes", "1GiB", "--json"]);
+    let out = kvtier(&["migrate", &theirs, &ours, "--unverified", "--bytes", "1GiB", "--json"]);
     assert!(out.status.success(), "{}", text(&out));
     let tally = json_of(&out);
     assert_eq!((&tally["copied"], &tally["unverified"], &tally["copied_bytes"]), (&json!(3), &json!(3), &json!(175)));
     assert_eq!((&tally["from_layout"], &tally["to_layout"]), (&json!("lmcache-mp"), &json!("kvtier")));
     assert!(kvtier(&["verify", &ours]).status.success());
-    let again = json_of(&kvtier(&["migrate", &theirs, &ours, "--json"]));
+    let again = json_of(&kvtier(&["migrate", &theirs, &ours, "--unverified", "--json"]));
     assert_eq!((&again["copied"], &again["present"]), (&json!(0), &json!(3)));
 
     // The salt of one key is kept as a digest only: its name cannot be made again.
@@ -102,7 +102,7 @@ fn chunks_go_from_layout_to_layout_and_back() {
     let verified = json_of(&kvtier(&["verify", &back, "--json"]));
     assert_eq!((&verified["chunks"], &verified["unverified"]), (&json!(2), &json!(0)), "what we write has facts");
 
-    let out = kvtier(&["migrate", &theirs, &copy, "--to-layout", "lmcache-mp"]);
+    let out = kvtier(&["migrate", &theirs, &copy, "--to-layout", "lmcache-mp", "--unverified"]);
     assert!(out.status.success(), "{}", text(&out));
     assert_eq!((files(&copy), files(&theirs)), (before.clone(), before));
     assert!(!Path::new(&theirs).join(".kvtier").exists(), "the source is not touched");
@@ -114,7 +114,9 @@ fn what_is_damaged_or_has_no_name_stays_behind() {
     let (theirs, before) = lmcache(dir.path());
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (ours, mp, other) = (path("ours"), path("mp"), path("other"));
-    let migrate = |from: &str, to: &str, layout: &str| kvtier(&["migrate", from, to, "--to-layout", layout, "--json"]);
+    let migrate = |from: &str, to: &str, layout: &str| {
+        kvtier(&["migrate", from, to, "--to-layout", layout, "--json", "--unverified"])
+    };
     let out = migrate(&theirs, &mp, "lmcache-mp");
     assert!(out.status.success(), "{}", text(&out));
     let first = Path::new(&mp).join(before.keys().next().unwrap());
@@ -132,8 +134,75 @@ fn what_is_damaged_or_has_no_name_stays_behind() {
     assert_eq!((out.status.code(), &json_of(&out)["unsupported"]), (Some(1), &json!(3)));
     assert!(!Path::new(&other).exists());
     // What cannot fit is said before anything is copied, and so are layouts that do not agree.
-    let out = kvtier(&["migrate", &theirs, &other, "--bytes", "16KiB"]);
+    let out = kvtier(&["migrate", &theirs, &other, "--bytes", "16KiB", "--unverified"]);
     assert!(out.status.code() == Some(2) && text(&out).contains("raise --bytes"), "{}", text(&out));
     assert_eq!(migrate(&theirs, &ours, "lmcache-mp").status.code(), Some(2));
     assert_eq!(migrate(&theirs, &theirs, "lmcache-mp").status.code(), Some(2));
+}
+
+#[test]
+fn what_nothing_proves_is_copied_only_where_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (theirs, before) = lmcache(dir.path());
+    let whole: Vec<u8> = (0..100_000).map(|n| (n % 251 + 1) as u8).collect();
+    let zeros = |len: usize| [whole.clone(), vec![0; len - whole.len()]].concat();
+    // Torn, whole, and whole but filled to the next 4096.
+    let contents = [whole[..50_000].to_vec(), whole.clone(), zeros(100_000_usize.next_multiple_of(4096))];
+    before.keys().zip(&contents).for_each(|(name, bytes)| fs::write(Path::new(&theirs).join(name), bytes).unwrap());
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let migrate = |to: &str, more: &[&str]| {
+        let out = kvtier(&[&["migrate", &theirs, &path(to), "--json"], more].concat());
+        let tally = json_of(&out);
+        (out.status.code().unwrap(), ["copied", "unverified", "left_behind"].map(|name| tally[name].as_u64().unwrap()))
+    };
+    assert_eq!(migrate("none", &[]), (1, [0, 3, 3]));
+    assert!(!dir.path().join("none").exists());
+    assert!(text(&kvtier(&["migrate", &theirs, &path("none")])).contains("--unverified"));
+    assert_eq!(migrate("all", &["--unverified"]), (0, [3, 3, 0]));
+    let exact = ["--unverified", "--chunk-bytes", "100000"];
+    assert_eq!(migrate("exact", &exact), (1, [2, 3, 1]));
+    let listed = text(&kvtier(&["ls", &path("exact")]));
+    assert!(listed.lines().all(|line| line.ends_with(" 100000")), "{listed}");
+    assert_eq!(migrate("partial", &[&exact[..], &["--partial"]].concat()), (0, [3, 3, 0]));
+    // What was filled with anything but zeros is not of that length.
+    let mut bytes = contents[2].clone();
+    bytes[100_001] = 1;
+    fs::write(Path::new(&theirs).join(before.keys().nth(2).unwrap()), bytes).unwrap();
+    assert_eq!(migrate("filled", &exact), (1, [1, 3, 2]));
+}
+
+#[test]
+fn a_dry_run_leaves_the_target_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (theirs, before) = lmcache(dir.path());
+    let to = dir.path().join("ours").to_str().unwrap().to_owned();
+    assert!(kvtier(&["migrate", &theirs, &to, "--unverified", "--bytes", "1GiB"]).status.success());
+    let manifest = || fs::read(Path::new(&to).join(".kvtier/manifest")).unwrap();
+    let noted = manifest();
+    let out = kvtier(&["migrate", &theirs, &to, "--unverified", "--bytes", "2GiB", "--dry-run", "--json"]);
+    assert!(out.status.success(), "{}", text(&out));
+    let tally = json_of(&out);
+    assert_eq!((&tally["copied"], &tally["present"]), (&json!(0), &json!(before.len())));
+    assert_eq!(manifest(), noted);
+}
+
+#[test]
+fn a_quarantine_is_made_where_no_tier_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (theirs, before) = lmcache(dir.path());
+    let copy = dir.path().join("copy").to_str().unwrap().to_owned();
+    assert!(kvtier(&["migrate", &theirs, &copy, "--to-layout", "lmcache-mp", "--unverified"]).status.success());
+    // With facts, and nothing of ours beside them.
+    fs::remove_dir_all(Path::new(&copy).join(".kvtier")).unwrap();
+    let first = Path::new(&copy).join(before.keys().next().unwrap());
+    let mut bytes = fs::read(&first).unwrap();
+    bytes[0] ^= 1;
+    fs::write(&first, bytes).unwrap();
+    assert_eq!(kvtier(&["verify", &copy, "--set-aside"]).status.code(), Some(1));
+    assert!(!first.exists());
+    assert!(kvtier(&["verify", &copy]).status.success());
+    let stat = json_of(&kvtier(&["stat", &copy, "--json"]));
+    assert_eq!((&stat["chunks"], &stat["quarantine"].as_array().unwrap().len()), (&json!(before.len() - 1), &1));
+    let out = kvtier(&["migrate", &theirs, &copy, "--unverified", "--json"]);
+    assert!(out.status.success(), "{}", text(&out));
 }

@@ -67,6 +67,8 @@ pub enum Damage {
     Swapped,
     /// The bytes do not match their checksums, or the padding is not zero.
     Bytes,
+    /// It is no regular file.
+    Kind,
     /// No damage that shows: there are no facts to check it by, since another program wrote it.
     Unverified,
 }
@@ -164,7 +166,7 @@ impl Directory {
 
     /// What a chunk's footer says: its facts, and its key in canonical form.
     pub fn footer(&self, chunk: &Named) -> io::Result<Result<(Facts, Vec<u8>), Damage>> {
-        let file = File::open(self.path(chunk))?;
+        let Ok(file) = regular(&self.path(chunk))? else { return Ok(Err(Damage::Kind)) };
         if file.metadata()?.len() != file_len(chunk.len) {
             return Ok(Err(Damage::Length));
         }
@@ -193,7 +195,10 @@ impl Directory {
 
     /// The file that has the chunk's name now, and what is wrong with it.
     fn read_whole(&self, chunk: &Named) -> io::Result<(FileId, Result<(), Damage>)> {
-        let mut file = File::open(self.path(chunk))?;
+        let mut file = match regular(&self.path(chunk))? {
+            Ok(file) => file,
+            Err(other) => return Ok((other, Err(Damage::Kind))),
+        };
         let meta = file.metadata()?;
         let found = if self.layout.is_foreign() {
             foreign::check(&mut file, self.layout, chunk, &mut |_| {})
@@ -230,25 +235,40 @@ impl Directory {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             Err(e) => return Err(e),
         };
+        self.make_own()?;
         let corner = home::visit(&own)?;
         let taken = corner.path().join(path.file_name().unwrap_or_default());
         match fs::rename(&path, &taken) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
         }
-        let ledger = Ledger::open(&own, true)?;
+        // Where nobody counted yet, the next start does.
+        let ledger = Ledger::peek(&own)?.map(|_| Ledger::open(&own, true)).transpose()?;
+        let shift = |bytes| ledger.as_ref().map_or(Ok(()), |ledger| ledger.shift(bytes));
         let counted = self.file_len(chunk).cast_signed();
         if FileId::of(&fs::symlink_metadata(&taken)?) != seen {
             // A tier wrote the chunk anew between our look and our hand: back with it, or, where there is a newer one, away.
             if !quarantine::move_to_free(&taken, &path) {
                 fs::remove_file(&taken)?;
-                ledger.shift(-counted)?;
+                shift(-counted)?;
             }
             return Ok(false);
         }
         let kept = quarantine::keep(&own, &taken, self.quarantine_bytes_max)?;
-        ledger.shift(kept.cast_signed() - counted)?;
+        shift(kept.cast_signed() - counted)?;
         Ok(true)
+    }
+
+    /// Makes what a quarantine needs, where no tier ever opened the directory.
+    fn make_own(&self) -> io::Result<()> {
+        let own = self.own();
+        if own.join("manifest").exists() {
+            return Ok(());
+        }
+        ["tmp", "quarantine", "journal"].iter().try_for_each(|dir| fs::create_dir_all(own.join(dir)))?;
+        let door = home::open_rw(&own.join("door"))?;
+        door.lock()?;
+        home::manifest::agree(&self.root, &own, self.layout).map_err(io::Error::other)
     }
 
     /// Counts everything.
@@ -327,6 +347,20 @@ impl Directory {
     fn own(&self) -> PathBuf {
         self.root.join(".kvtier")
     }
+}
+
+/// Opens a regular file without ever waiting for somebody at the other end of a pipe. What is none is told by its id.
+fn regular(path: &Path) -> io::Result<Result<File, FileId>> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let there = fs::symlink_metadata(path)?;
+    if !there.is_file() {
+        return Ok(Err(FileId::of(&there)));
+    }
+    // Between look and open another may have taken the name.
+    let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let meta = file.metadata()?;
+    Ok(if meta.is_file() { Ok(file) } else { Err(FileId::of(&meta)) })
 }
 
 type Footer = (Facts, Vec<u8>);

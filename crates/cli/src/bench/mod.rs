@@ -13,7 +13,7 @@ use kvtier::file::EngineKind;
 use serde_json::{Value, json};
 
 use self::cell::Op;
-use self::stage::{Case, Stage};
+use self::stage::{Case, Need, Stage};
 use crate::BadInput;
 
 /// What to measure.
@@ -96,9 +96,13 @@ pub fn run(what: What) -> Result<()> {
 fn file(args: &FileArgs) -> Result<()> {
     let plan = Plan::new(args)?;
     let sizes: Vec<u64> = args.size.iter().map(|s| crate::replay::size("--size", s)).collect::<Result<_, _>>()?;
-    if sizes.iter().any(|size| !(1..=1 << 40).contains(size)) || args.concurrency.contains(&0) {
-        return Err(BadInput("--size must be 1 byte to 1 TiB, --concurrency more than 0".into()).into());
+    if sizes.iter().any(|size| !(1..=1 << 40).contains(size))
+        || args.concurrency.iter().any(|n| !(1..=4096).contains(n))
+    {
+        return Err(BadInput("--size must be 1 byte to 1 TiB, --concurrency 1 to 4096".into()).into());
     }
+    let all = sizes.iter().flat_map(|size| args.concurrency.iter().map(move |n| (*size, *n)));
+    all.into_iter().try_for_each(|(size, n)| Need::of(&plan, size as usize, n).check(&plan))?;
     crate::interrupt::watch()?;
     let mut cells = Vec::new();
     for size in sizes {

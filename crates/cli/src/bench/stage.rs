@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use kvtier::bytes::format;
 use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier::core::{Ctx, Digest, Key, Namespace};
 use kvtier::file::inspect::Scratch;
@@ -40,6 +41,54 @@ impl FromStr for Case {
     }
 }
 
+/// What the cells of one size and concurrency need of the directory.
+pub struct Need {
+    /// Chunks in a cell.
+    count: u64,
+    /// Bytes of a chunk's file.
+    file: u64,
+    /// The tier's cap.
+    capacity: u64,
+    /// The most bytes that lie there at once.
+    bytes: u64,
+}
+
+impl Need {
+    pub fn of(plan: &Plan, size: usize, concurrency: usize) -> Self {
+        let count = ((plan.gb * 1e9 / size as f64).ceil() as u64).max(1);
+        let file = (size as u64).next_multiple_of(4096) + 4096;
+        // The tier keeps below a high mark of its cap.
+        let full = (count + concurrency as u64).saturating_mul(file).saturating_mul(104) / 100;
+        let (capacity, bytes) = match plan.case {
+            Case::Fresh => {
+                ((count + 16).saturating_mul(file + 4096).saturating_mul(11) / 10, count.saturating_mul(file))
+            }
+            Case::Churning | Case::Recycled => (full, full),
+        };
+        let capacity = plan.capacity.unwrap_or(capacity);
+        Need { count, file, capacity, bytes: bytes.min(capacity) }
+    }
+
+    /// Refuses what the file system has no room for: a tier that lives there too would let go of its chunks for the bench's.
+    pub fn check(&self, plan: &Plan) -> Result<()> {
+        let space = crate::space::of(&plan.path)?;
+        let room = space.free.saturating_sub(space.reserve());
+        if self.bytes <= room {
+            return Ok(());
+        }
+        let fits = plan.gb * room as f64 / self.bytes as f64;
+        let what = format!(
+            "the bench writes {} to {}, whose file system has {} free beside the {} that stay so; --gb {:.3} fits",
+            format(self.bytes),
+            plan.path.display(),
+            format(room),
+            format(space.reserve()),
+            (fits * 1e3 * 0.99).floor() / 1e3
+        );
+        Err(BadInput(what).into())
+    }
+}
+
 /// A tier, memory and keys for all cells of one size and concurrency.
 pub struct Stage {
     tier: FileTier,
@@ -58,19 +107,17 @@ pub struct Stage {
 
 impl Stage {
     pub fn new(plan: &Plan, size: usize, concurrency: usize) -> Result<Self> {
-        let count = ((plan.gb * 1e9 / size as f64).ceil() as u64).max(1);
-        let file = (size as u64).next_multiple_of(4096) + 4096;
-        let capacity = plan.capacity.unwrap_or(match plan.case {
-            Case::Fresh => (count + 16) * (file + 4096) * 11 / 10,
-            // The tier keeps below a high mark of its cap.
-            Case::Churning | Case::Recycled => (count + concurrency as u64) * file * 104 / 100,
-        });
+        let Need { count, file, capacity, .. } = Need::of(plan, size, concurrency);
         let fits = (capacity as f64 * 0.95 / file as f64) as u64;
         // A directory of its own: the bench's cap must not cost a cache that lies here anything.
         let scratch = std::fs::create_dir_all(&plan.path).and_then(|()| Scratch::new(&plan.path, "bench"));
         let scratch =
             scratch.map_err(|e| BadInput(format!("cannot write to {}: {e}; check the path", plan.path.display())))?;
-        let config = FileConfig::new(scratch.path(), capacity).with_engine(plan.engine);
+        // Every chunk that the bench has in flight is let in, and a churning directory's are a page longer.
+        let inflight = (file + 4096).saturating_mul(concurrency as u64);
+        let config = FileConfig::new(scratch.path(), capacity)
+            .with_engine(plan.engine)
+            .with_inflight(concurrency.max(256) as u32, inflight.max(1 << 30));
         let tier = FileTier::open(config).map_err(crate::cannot_open)?;
         // What fills the directory for a churning put is a page longer.
         let memory = Memory::new(size + 4096, concurrency)?;

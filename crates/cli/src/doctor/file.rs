@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use kvtier::bytes::format;
 use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier::core::{Ctx, Digest, Key, Load, Namespace, Save};
-use kvtier::file::inspect::{Medium, Scratch};
+use kvtier::file::inspect::{Directory, Medium, Scratch};
 use kvtier::file::{EngineKind, FileConfig, FileTier};
 use kvtier::mem::{Arena, ArenaConfig};
 use kvtier::{Observe, Tier};
@@ -70,14 +70,33 @@ struct Chosen {
 fn settings(path: &Path, medium: &Medium, rate: &Rate) -> Vec<Chosen> {
     let given = |key, value| Chosen { key, value, reason: None };
     let because = |key, value, reason| Chosen { key, value, reason: Some(reason) };
-    let share = medium.bytes.1 / 10 * 9;
+    let cap = cap(path, medium.bytes.1);
     let engine = if rate.uring { ("auto", "io_uring works here") } else { ("threads", "io_uring is refused here") };
     vec![
         given("type", json!("file")),
         given("path", json!(path)),
-        because("bytes", json!(share), "nine tenths of what is free: the rest keeps the file system fast"),
+        because("bytes", json!(cap.0), cap.1),
         because("engine", json!(engine.0), engine.1),
     ]
+}
+
+/// The cap in bytes and why: what lies here already takes room that the cap covers.
+fn cap(path: &Path, free: u64) -> (u64, &'static str) {
+    let guessed = || Directory::guess(path).ok().flatten().and_then(|layout| Directory::open_as(path, layout).ok());
+    let dir = Directory::open(path).ok().or_else(guessed);
+    let sum = dir.as_ref().and_then(|dir| dir.summary().ok()).unwrap_or_default();
+    let held = sum.bytes + sum.quarantine_bytes;
+    let share = (free + held) / 10 * 9;
+    match sum.capacity_bytes {
+        Some(noted) if noted <= share => {
+            (noted, "the cap that the directory notes, which its file system has room for")
+        }
+        _ if held > share => {
+            (share, "nine tenths of what is free or ours: less than lies here, so set shrink to let chunks go")
+        }
+        _ if held > 0 => (share, "nine tenths of what is free or ours: the rest keeps the file system fast"),
+        _ => (share, "nine tenths of what is free: the rest keeps the file system fast"),
+    }
 }
 
 /// A finding with advice where something is not as it should be.

@@ -55,7 +55,7 @@ impl Home {
             }
             return Ok(config);
         }
-        let (host, file) = (size("--host-bytes", &args.host_bytes)?, size("--file-bytes", args.file_cap())?);
+        let (host, file) = (size("--host-bytes", &args.host_bytes)?, args.file_cap()?);
         let tiers = serde_json::json!({"tiers": [
             {"type": "host", "bytes": host},
             {"type": "file", "path": self.files(), "bytes": file, "shrink": args.shrink},

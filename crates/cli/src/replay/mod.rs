@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use kvtier::config::Opened;
+use kvtier::file::inspect::Directory;
 
 use self::home::Home;
 use self::model::Size;
@@ -65,9 +66,15 @@ pub struct Args {
 }
 
 impl Args {
-    /// The file tier's cap. Who only verifies evicts nothing, however much lies there.
-    fn file_cap(&self) -> &str {
-        if self.verify_only { "4194304TiB" } else { &self.file_bytes }
+    /// The file tier's cap in bytes. Who only verifies changes nothing, so the cap is the one that the directory notes; where none is noted,
+    /// all of the file system, so that nothing need go.
+    fn file_cap(&self) -> Result<u64> {
+        let asked = size("--file-bytes", &self.file_bytes)?;
+        let Some(path) = self.path.as_deref().filter(|_| self.verify_only) else { return Ok(asked) };
+        match Directory::open(path).ok().and_then(|dir| dir.capacity_bytes()) {
+            Some(noted) => Ok(noted),
+            None => Ok(asked.max(crate::space::of(path)?.all)),
+        }
     }
 }
 
@@ -94,7 +101,7 @@ pub fn run(args: Args) -> Result<bool> {
     let opened: Opened = opened.map_err(crate::cannot_open)?;
     let peer = match (args.peers, home.files()) {
         (0, _) => None,
-        (_, Some(dir)) => Some(peer::Peer::start(dir, args.file_cap(), size.chunk)?),
+        (_, Some(dir)) => Some(peer::Peer::start(dir, args.file_cap()?, size.chunk)?),
         (_, None) => {
             return Err(BadInput("--peers needs the file tier of --path or the default; drop --config".into()).into());
         }

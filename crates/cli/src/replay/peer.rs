@@ -34,10 +34,10 @@ pub struct Peer {
 
 impl Peer {
     /// Starts the process.
-    pub fn start(dir: &Path, bytes: &str, chunk: usize) -> Result<Self> {
+    pub fn start(dir: &Path, bytes: u64, chunk: usize) -> Result<Self> {
         let this = std::env::current_exe().context("cannot find this program to start it again")?;
         let mut child = Command::new(this)
-            .args(["replay-peer", "--bytes", bytes, "--chunk", &chunk.to_string(), "--path"])
+            .args(["replay-peer", "--bytes", &bytes.to_string(), "--chunk", &chunk.to_string(), "--path"])
             .arg(dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

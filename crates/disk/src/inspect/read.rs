@@ -1,12 +1,11 @@
 //! Reading chunks out of a directory, to bring them elsewhere.
 
-use std::fs::File;
 use std::io::{self, ErrorKind as Io};
 use std::sync::Arc;
 
 use kvtier_key::{InvalidKey, Key, KeyId, Namespace};
 
-use super::{Damage, Directory, Named, foreign, read_and_check, read_footer};
+use super::{Damage, Directory, Named, foreign, read_and_check, read_footer, regular};
 use crate::name::file_len;
 
 /// Whose a chunk is, as far as its file tells.
@@ -15,6 +14,8 @@ use crate::name::file_len;
 pub enum Source {
     /// This key's.
     Key(Key),
+    /// This key's, by the file's name alone: there are no facts to prove its bytes by.
+    Unproven(Key),
     /// A key that cannot be told from the file: why.
     Untold(InvalidKey),
     /// The file is damaged.
@@ -25,7 +26,7 @@ impl Directory {
     /// Says whose a chunk is, by its footer, or its name and facts; nothing else is read. A chunk without facts is taken for one of the
     /// namespace `unverified`.
     pub fn key_of(&self, chunk: &Named, unverified: &Arc<Namespace>) -> io::Result<Source> {
-        let file = File::open(self.path(chunk))?;
+        let Ok(file) = regular(&self.path(chunk))? else { return Ok(Source::Damaged(Damage::Kind)) };
         if self.layout().is_foreign() {
             let facts = match foreign::facts(&file)? {
                 Ok(facts) => facts,
@@ -35,7 +36,7 @@ impl Directory {
                 (Some(facts), _) => {
                     foreign::key_of(self.layout(), chunk, &facts).map_or_else(Source::Damaged, Source::Key)
                 }
-                (None, Some(id)) => Source::Key(Key::new(Arc::clone(unverified), id)),
+                (None, Some(id)) => Source::Unproven(Key::new(Arc::clone(unverified), id)),
                 (None, None) => Source::Damaged(Damage::Swapped),
             });
         }
@@ -54,7 +55,7 @@ impl Directory {
 
     /// Reads a chunk's payload and checks every byte; [`Damage::Unverified`] is not an error here, and said in the answer's second half.
     pub fn read(&self, chunk: &Named) -> io::Result<Result<(Vec<u8>, bool), Damage>> {
-        let mut file = File::open(self.path(chunk))?;
+        let Ok(mut file) = regular(&self.path(chunk))? else { return Ok(Err(Damage::Kind)) };
         let mut payload = Vec::with_capacity(chunk.len as usize);
         let mut each = |piece: &[u8]| payload.extend_from_slice(piece);
         let found = if self.layout().is_foreign() {
