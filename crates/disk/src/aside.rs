@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use kvtier_key::Digest;
 
-use crate::home::quarantine;
+use crate::home::quarantine::{self, Cleared};
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -29,11 +29,12 @@ impl<M: Mover> Shared<M> {
         self.account(quarantine::trim(&self.home.own(), quarantine::bytes_max(self.capacity_bytes)));
     }
 
-    fn account(&self, gone: io::Result<u64>) -> u64 {
-        let gone = gone.unwrap_or_else(|e| {
+    fn account(&self, cleared: io::Result<Cleared>) -> u64 {
+        let cleared = cleared.unwrap_or_else(|e| Cleared { bytes: 0, failed: Some(e) });
+        let gone = cleared.bytes;
+        if let Some(e) = cleared.failed {
             self.fault(format!("cannot clear the quarantine: {e}"));
-            0
-        });
+        }
         if gone > 0 {
             self.uncount(gone);
         }

@@ -46,11 +46,12 @@ pub struct DiskConfig {
     pub capacity_bytes: u64,
     /// The cap as a share of the file system's bytes, above 0 and at most 1; then `capacity_bytes` means nothing.
     pub capacity_share: Option<f64>,
-    /// Whether a directory that holds more than the cap, and whose noted cap is larger, may be opened all the same: chunks are deleted.
+    /// Whether a directory that holds more than the cap, and whose noted cap is larger, or that others have open with another cap, may be
+    /// opened all the same: chunks are deleted.
     pub shrink: bool,
-    /// Whose chunks these are and what they look like. Given, the directory is opened only if it was never opened with another layout,
-    /// other chunk sizes or another rule for partial chunks for the same tenant. Files of a foreign layout do not tell whose they are: with
-    /// `None` the first key says it.
+    /// Whose chunks these are and what they look like. Given, the directory is opened only if it was never opened with other chunk sizes or
+    /// another rule for partial chunks for the same tenant and layout. Files of a foreign layout do not tell whose they are: there a tenant
+    /// has one layout, and with `None` the first key says it.
     pub namespace: Option<Arc<Namespace>>,
     /// The tier's name in errors and reports.
     pub name: String,
@@ -63,7 +64,7 @@ pub struct DiskConfig {
     /// What a save that was answered is worth after a crash of the machine.
     pub durability: Durability,
     /// When the file system has less free than this many bytes, chunks go although the cap would let them stay. `None`: one hundredth of
-    /// the file system, at most 1 GiB.
+    /// the file system, at most 1 GiB. As much as the file system has, or more, is `Invalid`.
     pub free_min_bytes: Option<u64>,
     /// The most chunks a second that go in the background for `free_min_bytes`, so that their deletes do not hold up saves and loads.
     pub deletes_per_second_max: u32,

@@ -41,6 +41,7 @@ impl<M: Mover> Disk<M> {
         config.check()?;
         let home = Home::open(&config.path, foreign_of(&config))?;
         measure_cap(&mut config)?;
+        refuse_reserve(&config)?;
         refuse_without_facts(&home)?;
         let failed = |what: &'static str| move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e);
         let memory = |bytes| {
@@ -117,6 +118,7 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     let what = format!("cannot read {}; check its permissions and free space", home.root().display());
     let failed = move |e: std::io::Error| Error::new(crate::kind_of(&e), what.clone()).with_source(e);
     let own = home.own();
+    home.join(config.capacity_bytes, config.shrink)?;
     let twins_bytes = list_into(&home, index).map_err(&failed)?;
     // How much lies in a foreign layout is not known yet; its sweep asks.
     let manifest = match home.foreign() {
@@ -189,16 +191,36 @@ fn list_known<M: Mover>(shared: &Shared<M>) -> Result<bool, Error> {
     Ok(true)
 }
 
+/// A reserve that the empty file system does not have would cost every chunk.
+fn refuse_reserve(config: &DiskConfig) -> Result<(), Error> {
+    let Some(free_min) = config.free_min_bytes.filter(|bytes| *bytes > 0) else { return Ok(()) };
+    let all = file_system_bytes(config)?;
+    if free_min < all {
+        return Ok(());
+    }
+    let what = format!(
+        "free_min keeps {free_min} bytes free, the file system of {} has {all} in all: no chunk could stay; give a smaller free_min",
+        config.path.display()
+    );
+    Err(Error::new(ErrorKind::Invalid, what))
+}
+
 /// Turns a cap that is a share of the file system into bytes.
 fn measure_cap(config: &mut DiskConfig) -> Result<(), Error> {
     let Some(share) = config.capacity_share.take() else { return Ok(()) };
-    let all = home::sizes(&config.path).map_err(|e| {
-        let what =
-            format!("cannot ask how large the file system of {} is; give the cap in bytes", config.path.display());
+    config.capacity_bytes = (file_system_bytes(config)? as f64 * share) as u64;
+    config.check()
+}
+
+fn file_system_bytes(config: &DiskConfig) -> Result<u64, Error> {
+    let sizes = home::sizes(&config.path).map_err(|e| {
+        let what = format!(
+            "cannot ask how large the file system of {} is; give the cap in bytes, and no free_min",
+            config.path.display()
+        );
         Error::new(crate::kind_of(&e), what).with_source(e)
     })?;
-    config.capacity_bytes = (all.0 as f64 * share) as u64;
-    config.check()
+    Ok(sizes.0)
 }
 
 fn free_min(path: &std::path::Path) -> std::io::Result<u64> {
@@ -356,6 +378,7 @@ impl<M: Mover> Observe for Disk<M> {
         let mut reasons = vec![self.shared.mover.describe()];
         reasons.extend(fault.map(|f| format!("last fault: {f}")));
         reasons.extend(self.shared.home.foreign().map(Foreign::describe));
+        reasons.extend(self.shared.geometry.describe());
         let mut counters = self.shared.counters.all();
         let gate = self.shared.gate.stats();
         counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use kvtier_core::{Error, ErrorKind, Key};
@@ -11,8 +12,10 @@ use kvtier_key::{KeyId, Namespace};
 use crate::home::Home;
 use crate::home::manifest::{Manifest, escape};
 
-/// The most kinds of chunks that one directory notes.
+/// The most kinds of chunks that one directory notes; those beyond are not compared.
 const KINDS_MAX: usize = 4096;
+/// The most kinds that a process remembers, noted or not.
+const KNOWN_MAX: usize = 2 * KINDS_MAX;
 
 /// What is known of chunks of one kind: of one tenant, layout, model, rank and group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +41,11 @@ impl Shape {
         same.then_some(Shape { bytes: self.bytes.or(other.bytes), partial: self.partial })
     }
 
+    /// Whether it says nothing that others could contradict but by what they note themselves.
+    fn is_any(self) -> bool {
+        self.bytes.is_none() && self.partial
+    }
+
     fn text(self) -> String {
         let bytes = self.bytes.map_or("any".into(), |bytes| bytes.to_string());
         format!("{bytes} {}", partial_text(self.partial))
@@ -58,13 +66,21 @@ fn partial_text(allowed: bool) -> &'static str {
 #[derive(Debug, Default)]
 pub struct Geometry {
     known: RwLock<HashMap<String, Shape>>,
+    /// Some kinds are not noted: there are too many.
+    is_full: AtomicBool,
 }
 
 impl Geometry {
     /// What a manifest says.
     pub fn new(manifest: &Manifest) -> Self {
         let kinds = manifest.agreed.iter().filter_map(|(name, text)| Some((name.clone(), Shape::parse(text)?)));
-        Geometry { known: RwLock::new(kinds.filter(|(name, _)| name.starts_with("chunk ")).collect()) }
+        let known = RwLock::new(kinds.filter(|(name, _)| name.starts_with("chunk ")).collect());
+        Geometry { known, is_full: AtomicBool::new(manifest.agreed.len() >= KINDS_MAX) }
+    }
+
+    /// What an operator should know.
+    pub fn describe(&self) -> Option<String> {
+        self.is_full.load(Ordering::Relaxed).then(too_many)
     }
 
     /// Why a chunk cannot be shared here, as far as is known without asking the medium. `len` is that of a save.
@@ -80,11 +96,16 @@ impl Geometry {
         }
     }
 
-    /// Notes what a save tells of its kind, where that is new. `Invalid` when somebody noted something else meanwhile.
+    /// Notes what a save tells of its kind, where that is new. `Invalid` when somebody noted something else meanwhile, `Io` when the manifest
+    /// cannot be read or written.
     pub fn learn(&self, home: &Home, key: &Key, len: u64) -> Result<(), Error> {
         let (name, ours) = (kind(key), Shape::of(key, Some(len)));
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
         if known.is_some_and(|known| known.and(ours) == Some(known)) {
+            return Ok(());
+        }
+        if known.is_none() && self.known.read().unwrap_or_else(PoisonError::into_inner).len() >= KNOWN_MAX {
+            self.say_full();
             return Ok(());
         }
         let (mut both, mut refused) = (ours, None);
@@ -92,19 +113,29 @@ impl Geometry {
             let noted = manifest.agreed.get(&name).and_then(|text| Shape::parse(text));
             match (noted, noted.map_or(Some(ours), |noted| noted.and(ours))) {
                 (Some(noted), None) => refused = Some(clash(home.root(), &name, noted.text(), ours.text())),
-                (None, _) if manifest.agreed.len() >= KINDS_MAX => refused = Some(too_many(home.root())),
+                (None, _) if ours.is_any() => {}
+                (None, _) if manifest.agreed.len() >= KINDS_MAX => self.say_full(),
                 (_, agreed) => {
                     both = agreed.unwrap_or(ours);
                     manifest.agreed.insert(name.clone(), both.text());
                 }
             }
             Ok(())
-        })?;
+        })
+        // Not `Invalid`, which is what a clash is: here the medium has the fault, and may be asked again.
+        .map_err(|e| Error::new(ErrorKind::Io, "cannot read or write the manifest").with_source(e))?;
         if let Some(refused) = refused {
             return Err(refused);
         }
         self.known.write().unwrap_or_else(PoisonError::into_inner).insert(name, both);
         Ok(())
+    }
+
+    /// In the log once, in the status from then on.
+    fn say_full(&self) {
+        if !self.is_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{}", too_many());
+        }
     }
 }
 
@@ -112,15 +143,20 @@ impl Geometry {
 pub fn agree_on_namespace(home: &Home, ns: &Namespace) -> Result<(), Error> {
     let sizes: Vec<String> = ns.all_chunk_bytes().iter().map(|(group, bytes)| format!("{group}={bytes}")).collect();
     let sizes = if sizes.is_empty() { "any".into() } else { sizes.join(",") };
-    let ours = format!("{} {sizes} {}", ns.layout().to_hex(), partial_text(ns.allow_partial()));
-    let name = format!("namespace {}", escape(ns.tenant()));
-    home.edit_manifest(|manifest| match manifest.agreed.get(&name) {
-        Some(noted) if *noted != ours => Err(clash(home.root(), &name, noted.clone(), ours)),
-        None if manifest.agreed.len() >= KINDS_MAX => Err(too_many(home.root())),
-        _ => {
-            manifest.agreed.insert(name, ours);
-            Ok(())
+    let ours = format!("{sizes} {}", partial_text(ns.allow_partial()));
+    let tenant = format!("namespace {} ", escape(ns.tenant()));
+    let name = format!("{tenant}{}", ns.layout().to_hex());
+    home.edit_manifest(|manifest| {
+        // Files of a foreign layout do not say which of a tenant's layouts they have: there is one.
+        let same = |noted: &str| noted == name || (home.foreign().is_some() && noted.starts_with(&tenant));
+        match manifest.agreed.iter().find(|(noted, _)| same(noted)) {
+            Some((noted, theirs)) if (noted, theirs) != (&name, &ours) => {
+                return Err(clash(home.root(), noted, theirs.clone(), format!("{name}: {ours}")));
+            }
+            None if manifest.agreed.len() >= KINDS_MAX => tracing::warn!("{}", too_many()),
+            _ => drop(manifest.agreed.insert(name, ours)),
         }
+        Ok(())
     })
     .map(drop)
 }
@@ -146,10 +182,10 @@ fn clash(root: &Path, name: &str, theirs: String, ours: String) -> Error {
     Error::new(ErrorKind::Invalid, what)
 }
 
-fn too_many(root: &Path) -> Error {
-    let what =
-        format!("{} notes {KINDS_MAX} kinds of chunks, the most there may be; use another directory", root.display());
-    Error::new(ErrorKind::Invalid, what)
+fn too_many() -> String {
+    format!(
+        "the directory notes {KINDS_MAX} kinds of chunks, the most there may be: the sizes of others are not compared"
+    )
 }
 
 #[cfg(test)]

@@ -351,6 +351,61 @@ fn usage_and_cap_return_after_a_restart() {
     it.eventually("under the cap again", || files(dir.path()).len() <= 5);
 }
 
+/// On this thread and those it starts, files of others are closed as they are to any user but root.
+fn as_nobody(dir: &Path) {
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(dir, Some(65534), None).unwrap();
+        nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_counted_and_stops_neither_sweep_nor_eviction() {
+    let dir = tempfile::tempdir().unwrap();
+    let work = || {
+        let put = |n| fs::write(dir.path().join(name(n)), bytes(n, 50_000)).unwrap();
+        (0..3).for_each(put);
+        fs::set_permissions(dir.path().join(name(1)), std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
+        as_nobody(dir.path());
+        let mut config = FileConfig::new(dir.path(), 5 * 50_000).with_layout(Layout::LmcacheMp).with_namespace(ns());
+        config = config.with_sweep_every(Duration::from_millis(20));
+        let it = Use::open(config);
+        it.eventually("all are counted", || it.tier.usage().used_bytes == Some(150_000));
+        assert_eq!(it.counter("io_errors"), 1);
+        let said = |reason: &String| reason.contains(&name(1));
+        assert!(it.tier.status().reasons.iter().any(said), "{:?}", it.tier.status());
+        (3..9).for_each(put);
+        it.eventually("under the cap", || files_there(dir.path()) <= 5);
+        assert_ne!(it.find(&key(Layout::LmcacheMp, &name(1))), Presence::Hit { len: 50_000 });
+    };
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap());
+}
+
+fn files_there(dir: &Path) -> usize {
+    fs::read_dir(dir).unwrap().flatten().filter(|file| file.file_name() != ".kvtier").count()
+}
+
+#[test]
+fn a_sweep_counts_what_the_neighbours_have_in_flight() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Use::open(config(dir.path(), Layout::LmcacheMp)));
+    // A living neighbour in the middle of a save.
+    let corner = dir.path().join(".kvtier/tmp/elsewhere.1.1.0");
+    fs::create_dir(&corner).unwrap();
+    let alive = fs::File::create(corner.join("alive")).unwrap();
+    alive.lock().unwrap();
+    fs::write(corner.join("0"), [0; 7000]).unwrap();
+    fs::write(dir.path().join(name(1)), bytes(1, 5000)).unwrap();
+    let ledger = || {
+        let bytes = fs::read(dir.path().join(".kvtier/ledger")).unwrap();
+        bytes.get(8..16).map_or(0, |total| u64::from_le_bytes(total.try_into().unwrap()))
+    };
+    let it = Use::open(config(dir.path(), Layout::LmcacheMp).with_namespace(ns()));
+    it.eventually("both are counted", || ledger() == 12_000);
+    fs::remove_file(corner.join("0")).unwrap();
+    it.eventually("what was given up is not", || ledger() == 5000);
+}
+
 #[test]
 fn two_tiers_and_another_program_share_one_directory() {
     let dir = tempfile::tempdir().unwrap();

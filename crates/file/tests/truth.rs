@@ -455,12 +455,87 @@ fn a_tier_that_says_its_namespace_opens_no_directory_of_another() {
     let open = |ns| FileTier::open(config(dir.path(), 10).with_namespace(ns));
     drop(open(ns(1, 4096)).unwrap());
     drop(open(ns(1, 4096)).unwrap());
-    for other in [ns(2, 4096), ns(1, 8192), Arc::new(Namespace::new("t", Digest([1; 32])))] {
+    for other in [ns(1, 8192), Arc::new(Namespace::new("t", Digest([1; 32])))] {
         let e = open(other).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Invalid);
-        assert!(e.to_string().contains(&format!("{} 0=4096 partial", Digest([1; 32]).to_hex())), "{e}");
+        assert!(e.to_string().contains(&format!("{}: 0=4096 partial", Digest([1; 32]).to_hex())), "{e}");
     }
     drop(open(Arc::new(Namespace::new("u", Digest([2; 32])))).unwrap());
+    // Another model of the tenant is another's affair, and holds its own.
+    drop(open(ns(2, 8192)).unwrap());
+    assert_eq!(open(ns(2, 4096)).unwrap_err().kind(), ErrorKind::Invalid);
+    // But where files do not say of which model they are, there is one.
+    let dir = tempfile::tempdir().unwrap();
+    let open =
+        |ns| FileTier::open(config(dir.path(), 10).with_layout(kvtier_file::Layout::LmcacheMp).with_namespace(ns));
+    drop(open(ns(1, 4096)).unwrap());
+    assert_eq!(open(ns(2, 4096)).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn neighbours_have_one_cap_unless_told_to_shrink() {
+    for layout in [kvtier_file::Layout::Kvtier, kvtier_file::Layout::LmcacheMp] {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |chunks, shrink| {
+            let it = FileTier::open(config(dir.path(), chunks).with_layout(layout).with_shrink(shrink));
+            it.map_err(|e| (e.kind(), e.to_string()))
+        };
+        let cap = |chunks: u64| (chunks * FILE + FILE / 2).to_string();
+        let refused = |chunks, theirs| {
+            let (kind, what) = open(chunks, false).unwrap_err();
+            assert_eq!(kind, ErrorKind::Invalid);
+            assert!(what.contains(&cap(chunks)) && what.contains(&cap(theirs)) && what.contains("shrink"), "{what}");
+        };
+        drop(open(30, false).unwrap());
+        // The first after a restart decides, also where another was noted.
+        let first = open(10, false).unwrap();
+        let second = open(10, false).unwrap();
+        refused(4, 10);
+        refused(20, 10);
+        drop(open(4, true).unwrap());
+        drop(first);
+        refused(20, 10);
+        drop(second);
+        drop(open(20, false).unwrap());
+    }
+    // Shares that come to one number are one cap.
+    let dir = tempfile::tempdir().unwrap();
+    let share = |share| FileTier::open(config(dir.path(), 1).with_capacity_share(share));
+    let _first = share(0.5).unwrap();
+    drop(share(0.5).unwrap());
+    assert_eq!(share(0.25).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_reserve_as_large_as_the_file_system_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path(), 4));
+    let e = FileTier::open(config(dir.path(), 4).with_free_min(1 << 62)).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Invalid);
+    assert!(e.to_string().contains(&(1_u64 << 62).to_string()) && e.to_string().contains("free_min"), "{e}");
+}
+
+#[test]
+fn kinds_of_chunks_beyond_the_most_are_saved_and_not_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let manifest = dir.path().join(".kvtier/manifest");
+    let tier = Arc::new(FileTier::open(config(dir.path(), 50)).unwrap());
+    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
+    // Of chunks of any length there is nothing to note.
+    assert_eq!(save_in(&f, &Namespace::new("any", Digest([7; 32])), 0, LEN), None);
+    let head = fs::read_to_string(&manifest).unwrap();
+    assert!(!head.contains("chunk "), "{head}");
+    let many: String = (0..4096).map(|n| format!("chunk t 0 m {n} 0: 4096 whole\n")).collect();
+    fs::write(&manifest, head + &many).unwrap();
+    let full = || tier.status().reasons.iter().any(|reason| reason.contains("4096 kinds"));
+    assert!(!full());
+    let whole = Namespace::new("one more", Digest([7; 32])).with_partial(false);
+    assert_eq!(save_in(&f, &whole, 0, LEN), None);
+    assert_eq!(save_in(&f, &whole, 1, LEN), None);
+    assert!(full() && !fs::read_to_string(&manifest).unwrap().contains("more"));
+    // Nor does it keep a tier out.
+    drop(FileTier::open(config(dir.path(), 50).with_namespace(Arc::new(whole))).unwrap());
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub struct Manifest {
     pub layout: Layout,
     /// The cap of the last who opened the directory.
     pub capacity_bytes: Option<u64>,
+    /// The caps of those who have the directory open, by the names of their corners; the dead are found out when somebody opens it.
+    pub open: BTreeMap<String, u64>,
     /// What the chunks look like: `chunk ...` and `namespace ...` lines by what is before their colon.
     pub agreed: BTreeMap<String, String>,
 }
@@ -58,7 +60,8 @@ impl Manifest {
     fn text(&self) -> String {
         let capacity = self.capacity_bytes.map(|bytes| format!("capacity: {bytes}\n"));
         let agreed: String = self.agreed.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
-        format!("{HEAD}layout: {}\n{}{agreed}", self.layout, capacity.unwrap_or_default())
+        let open: String = self.open.iter().map(|(name, bytes)| format!("open {name}: {bytes}\n")).collect();
+        format!("{HEAD}layout: {}\n{}{open}{agreed}", self.layout, capacity.unwrap_or_default())
     }
 
     /// A line that we do not know is another build's, which may mean anything by it.
@@ -69,14 +72,30 @@ impl Manifest {
         for line in lines {
             match line.split_once(": ")? {
                 ("capacity", bytes) => manifest.capacity_bytes = Some(bytes.parse().ok()?),
-                (name, value) if name.starts_with("chunk ") || name.starts_with("namespace ") => {
+                (name, bytes) if name.starts_with("open ") => {
+                    manifest.open.insert(name["open ".len()..].to_owned(), bytes.parse().ok()?);
+                }
+                (name, value) if name.starts_with("chunk ") => {
                     manifest.agreed.insert(name.to_owned(), value.to_owned());
+                }
+                (name, value) if name.starts_with("namespace ") => {
+                    let (name, value) = with_layout(name, value)?;
+                    manifest.agreed.insert(name, value.to_owned());
                 }
                 _ => return None,
             }
         }
         Some(manifest)
     }
+}
+
+/// A `namespace` line's name with the layout in it; the first builds put that before the value.
+fn with_layout<'a>(name: &str, value: &'a str) -> Option<(String, &'a str)> {
+    if name.split(' ').count() > 2 {
+        return Some((name.to_owned(), value));
+    }
+    let (layout, value) = value.split_once(' ')?;
+    Some((format!("{name} {layout}"), value))
 }
 
 /// Spells a name so that it is one word of a line.
@@ -144,10 +163,18 @@ mod tests {
     const OURS: &str = "kvtier directory\nformat: 1\nlayout: kvtier\n";
 
     #[test]
+    fn a_namespace_line_of_the_first_builds_is_read() {
+        let old = Manifest::parse(&format!("{OURS}namespace t: 0a 0=8192 whole\n"));
+        let new = Manifest::parse(&format!("{OURS}namespace t 0a: 0=8192 whole\n"));
+        assert!(old.is_some() && old == new, "{old:?} {new:?}");
+    }
+
+    #[test]
     fn a_manifest_comes_back_and_what_is_not_understood_is_refused() {
         for (capacity_bytes, layout) in [None, Some(1), Some(u64::MAX)].into_iter().zip(Layout::ALL) {
             let agreed = [(format!("chunk {}", escape("a b:\n%")), "any whole".to_owned())].into();
-            let manifest = Manifest { layout, capacity_bytes, agreed };
+            let open = [("host.7.1.0".to_owned(), 9)].into();
+            let manifest = Manifest { layout, capacity_bytes, open, agreed };
             assert_eq!(Manifest::parse(&manifest.text()), Some(manifest));
         }
         for bad in [

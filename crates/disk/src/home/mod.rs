@@ -4,6 +4,7 @@ mod corner;
 mod files;
 pub mod manifest;
 mod medium;
+mod neighbours;
 pub mod quarantine;
 mod scratch;
 
@@ -11,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind as Io};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use kvtier_core::{Error, ErrorKind};
 
@@ -33,6 +34,8 @@ pub struct Home {
     corner: RwLock<Arc<Corner>>,
     /// What the manifest said last, to write it again should somebody delete it.
     said: Mutex<Manifest>,
+    /// The cap with which this process has it open, once it said so.
+    cap: OnceLock<u64>,
     /// What dead processes had left here; the ledger may count it.
     pub buried: Buried,
     /// What a foreign layout needs; `None` for ours.
@@ -69,7 +72,7 @@ impl Home {
         drop(door);
         let foreign = foreign.map(Arc::new);
         let corner = RwLock::new(Arc::new(corner));
-        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, said, buried, foreign })
+        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, said, cap: OnceLock::new(), buried, foreign })
     }
 
     /// The directory.
@@ -154,7 +157,13 @@ impl Home {
             self.said.lock().unwrap_or_else(PoisonError::into_inner).write(&own)?;
         }
         if !corner.is_there() {
-            *corner = Arc::new(Corner::settle(&own.join("tmp"))?);
+            let anew = Corner::settle(&own.join("tmp"))?;
+            if let Some(cap) = self.cap.get() {
+                let mut manifest = Manifest::read(&self.root).map_err(io::Error::other)?;
+                neighbours::say_cap(&mut manifest, &anew, *cap);
+                manifest.write(&own)?;
+            }
+            *corner = Arc::new(anew);
         }
         Ok(true)
     }

@@ -74,39 +74,59 @@ pub fn move_to_free(from: &Path, to: &Path) -> bool {
     }
 }
 
-/// Deletes what has been there for too long, and the longest of what is too much. Answers the bytes that went.
-pub fn trim(own: &Path, bytes_max: u64) -> io::Result<u64> {
+/// What was deleted, and the first failure of what was not.
+#[derive(Debug, Default)]
+pub struct Cleared {
+    pub bytes: u64,
+    pub failed: Option<io::Error>,
+}
+
+/// Deletes what has been there for too long, and the longest of what is too much. What cannot be deleted stays, and the next goes for it.
+pub fn trim(own: &Path, bytes_max: u64) -> io::Result<Cleared> {
     let all = list(own)?;
     let (mut files, mut bytes) = (all.len(), all.iter().map(|kept| kept.bytes).sum::<u64>());
-    let mut gone = 0;
+    let mut cleared = Cleared::default();
     for kept in all {
         let old = kept.since.elapsed().is_ok_and(|age| age > AGE_MAX);
-        if old || files > FILES_MAX || bytes > bytes_max {
-            gone += remove(&kept)?;
+        if (old || files > FILES_MAX || bytes > bytes_max) && cleared.remove(&kept) {
             (files, bytes) = (files - 1, bytes - kept.bytes);
         }
     }
-    Ok(gone)
+    Ok(cleared)
 }
 
-/// Deletes so many that `wanted` bytes are free, or all. Answers the bytes that went.
-pub fn make_room(own: &Path, wanted: u64) -> io::Result<u64> {
-    let mut gone = 0;
+/// Deletes so many that `wanted` bytes are free, or all that can be.
+pub fn make_room(own: &Path, wanted: u64) -> io::Result<Cleared> {
+    let mut cleared = Cleared::default();
     for kept in list(own)? {
-        if gone >= wanted {
+        if cleared.bytes >= wanted {
             break;
         }
-        gone += remove(&kept)?;
+        cleared.remove(&kept);
     }
-    Ok(gone)
+    Ok(cleared)
 }
 
-/// What another process deleted, it has counted.
-fn remove(kept: &Kept) -> io::Result<u64> {
-    match fs::remove_file(&kept.path) {
-        Ok(()) => Ok(kept.bytes),
-        Err(e) if e.kind() == Io::NotFound => Ok(0),
-        Err(e) => Err(e),
+impl Cleared {
+    /// Answers whether it is gone. What another process deleted, it has counted.
+    fn remove(&mut self, kept: &Kept) -> bool {
+        match remove(&kept.path) {
+            Ok(()) => self.bytes += kept.bytes,
+            Err(e) if e.kind() == Io::NotFound => {}
+            Err(e) => {
+                self.failed.get_or_insert(e);
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// A directory that had a chunk's name goes with all that is in it.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() == Io::IsADirectory => fs::remove_dir_all(path),
+        other => other,
     }
 }
 
@@ -132,12 +152,25 @@ mod tests {
             [60, 0, 40]
         );
         assert_eq!(put(own.path(), "a", 1, 200), 0, "one of a name, which is counted");
-        assert_eq!(trim(own.path(), 100).unwrap(), 0);
-        assert!(trim(own.path(), 99).unwrap() > 0);
-        assert_eq!(make_room(own.path(), 1 << 20).unwrap() % 20, 0);
+        assert_eq!(trim(own.path(), 100).unwrap().bytes, 0);
+        assert!(trim(own.path(), 99).unwrap().bytes > 0);
+        assert_eq!(make_room(own.path(), 1 << 20).unwrap().bytes % 20, 0);
         assert!(list(own.path()).unwrap().is_empty());
         let kept = (0..FILES_MAX + 3).map(|n| put(own.path(), &n.to_string(), 1, 1 << 20)).sum::<u64>();
         assert_eq!(kept, FILES_MAX as u64);
         assert_eq!((bytes_max(1000), bytes_max(u64::MAX)), (10, BYTES_MAX));
+    }
+    #[test]
+    fn a_directory_in_quarantine_goes_too_and_does_not_stop_the_rest() {
+        let own = tempfile::tempdir().unwrap();
+        let aside = own.path().join("quarantine");
+        // None may be kept; more is wanted than there is.
+        let ways: [(fn(&Path, u64) -> io::Result<Cleared>, u64); 2] = [(trim, 0), (make_room, u64::MAX)];
+        for (clear, bytes) in ways {
+            fs::create_dir_all(aside.join("a directory/not empty")).unwrap();
+            fs::write(aside.join("file"), [0; 40]).unwrap();
+            assert!(clear(own.path(), bytes).unwrap().failed.is_none());
+            assert!(list(own.path()).unwrap().is_empty());
+        }
     }
 }

@@ -13,6 +13,7 @@ use kvtier_index::{Chunk, Cursor, Tag};
 use kvtier_key::{Digest, Key};
 
 use super::Foreign;
+use super::find::Found;
 use crate::history;
 use crate::mover::Mover;
 use crate::shared::Shared;
@@ -125,20 +126,30 @@ impl<M: Mover> Shared<M> {
     /// Looks at every file: what is new is entered, what is gone forgotten, lengths are corrected, and the ledger with them.
     pub fn sweep(&self, foreign: &Foreign) -> io::Result<()> {
         let _one = foreign.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut seen = HashSet::new();
+        let (mut seen, mut first_error, mut errors) = (HashSet::new(), None, 0_u64);
         self.home.root_names(|name| {
-            if let Some(key) = foreign.key_of(name)
-                && self.sweep_one(foreign, &key, name)?
-            {
+            let Some(key) = foreign.key_of(name) else { return Ok(()) };
+            // A file that does not let itself be looked at must not end the sweep, and with it eviction.
+            let there = self.sweep_one(foreign, &key, name).unwrap_or_else(|e| {
+                errors += 1;
+                first_error.get_or_insert_with(|| format!("cannot look at {name}: {e}"));
+                true
+            });
+            if there {
                 seen.insert(Tag::of(key.digest()).as_u64());
             }
             Ok(())
         })?;
+        if let Some(what) = first_error {
+            self.fault(format!("{what}; in all {errors} such files, they are counted and not loaded"));
+        }
         self.forget_all_but(&seen);
         foreign.learned().iter().for_each(|digest| self.unlearn_if_gone(foreign, digest));
         let usage = || {
+            // The others' first: what gets its name now is counted twice until the next sweep, not never.
+            let others = self.home.others_drafts_bytes()?;
             let usage = self.index().usage();
-            Ok(usage.used + usage.reserved + self.aside_bytes.load(Ordering::Relaxed))
+            Ok(others + usage.used + usage.reserved + self.aside_bytes.load(Ordering::Relaxed))
         };
         self.ledger.recount(true, usage)?;
         let first = !foreign.is_swept();
@@ -155,7 +166,7 @@ impl<M: Mover> Shared<M> {
         Ok(())
     }
 
-    /// Looks at one file; `false` when there is no chunk.
+    /// Looks at one file; `false` when there is no chunk. One whose facts cannot be read is entered all the same, unverified.
     fn sweep_one(&self, foreign: &Foreign, key: &Key, name: &str) -> io::Result<bool> {
         foreign.learn_as(*key.digest(), name);
         let _one = self.name(key.digest());
@@ -163,8 +174,15 @@ impl<M: Mover> Shared<M> {
         let known = self.index().get(key.digest()).map(|entry| entry.chunk);
         // Seen before and not changed since: neither is its length, nor whether a load would vouch for it.
         if known.is_none_or(|known| known.bytes != bytes) {
-            let Some(found) = self.look_at(foreign, key)? else { return Ok(false) };
-            self.found(key, found);
+            match self.look_at(foreign, key) {
+                Ok(None) => return Ok(false),
+                Ok(Some(found)) => self.found(key, found),
+                // What cannot be read takes its room all the same.
+                Err(e) => {
+                    self.found(key, Found { len: None, bytes });
+                    return Err(e);
+                }
+            }
         }
         Ok(true)
     }

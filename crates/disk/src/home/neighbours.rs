@@ -1,0 +1,79 @@
+//! Who else has the directory open: with which cap, and how much they have under way.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use kvtier_core::{Error, ErrorKind};
+
+use super::manifest::{Manifest, escape};
+use super::{Corner, Home, kind_of, living};
+
+impl Home {
+    /// Says to those who have the directory open, and to those who come, with which cap this process does. `Invalid` when theirs is
+    /// another, unless `shrink` says that chunks may be deleted: the smallest cap deletes what the others save.
+    pub fn join(&self, capacity_bytes: u64, shrink: bool) -> Result<(), Error> {
+        let tmp = self.own().join("tmp");
+        self.edit_manifest(|manifest| {
+            // Whoever is gone is no neighbour.
+            let living = living(&tmp).map_err(|e| {
+                let what = format!("cannot read {}; check its permissions", tmp.display());
+                Error::new(kind_of(&e), what).with_source(e)
+            })?;
+            let living: Vec<String> = living.iter().map(|name| escape(name)).collect();
+            manifest.open.retain(|name, _| living.contains(name));
+            match cap_of_others(manifest).filter(|theirs| *theirs != capacity_bytes && !shrink) {
+                Some(theirs) => Err(another_cap(self.root(), theirs, capacity_bytes)),
+                None => {
+                    say_cap(manifest, &self.corner(), capacity_bytes);
+                    Ok(())
+                }
+            }
+        })?;
+        let _ = self.cap.set(capacity_bytes);
+        Ok(())
+    }
+
+    /// Bytes of the unfinished files of all processes but this, the dead ones too as long as they are not buried.
+    pub fn others_drafts_bytes(&self) -> io::Result<u64> {
+        let (corner, mut bytes) = (self.corner(), 0);
+        for other in fs::read_dir(self.own().join("tmp"))? {
+            let other = other?;
+            if other.file_name() != corner.name() {
+                // A process may be leaving: what is gone is not counted.
+                bytes += drafts_bytes(&other.path()).unwrap_or(0);
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Notes that the process of this corner has the directory open.
+pub fn say_cap(manifest: &mut Manifest, corner: &Corner, capacity_bytes: u64) {
+    manifest.open.insert(escape(corner.name()), capacity_bytes);
+}
+
+/// The cap of those who have the directory open: the noted one is the last that they agreed on, unless a dead process noted it.
+fn cap_of_others(manifest: &Manifest) -> Option<u64> {
+    let caps = || manifest.open.values().copied();
+    manifest.capacity_bytes.filter(|noted| caps().any(|cap| cap == *noted)).or(caps().min())
+}
+
+fn another_cap(root: &Path, theirs: u64, ours: u64) -> Error {
+    let what = format!(
+        "others have {} open with a cap of {theirs} bytes, this opens it with one of {ours}: the smaller would delete what the others keep; \
+         give all the same cap, or allow it with `shrink: true` (--shrink)",
+        root.display()
+    );
+    Error::new(ErrorKind::Invalid, what)
+}
+
+fn drafts_bytes(corner: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for file in fs::read_dir(corner)? {
+        let file = file?;
+        // One that got its name meanwhile is the index's, once that learns of it.
+        bytes += if file.file_name() == "alive" { 0 } else { file.metadata().map_or(0, |meta| meta.len()) };
+    }
+    Ok(bytes)
+}
