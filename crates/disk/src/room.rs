@@ -318,11 +318,12 @@ impl<M: Mover> Shared<M> {
         });
         match looks {
             Ok((first, second)) if first == second => {
-                self.bereaved.store(false, Ordering::Relaxed);
-                if second.0.is_some_and(|total| total <= second.1) {
+                // Less than lies there is wrong only where we know that counting went wrong: else it is what others have yet to fold in.
+                let raise = self.bereaved.swap(false, Ordering::Relaxed);
+                if second.0.is_some_and(|total| total == second.1 || (total < second.1 && !raise)) {
                     return false;
                 }
-                tracing::warn!(tier = %self.caps.name, "the ledger counted files that are gone; counted anew");
+                tracing::warn!(tier = %self.caps.name, "the ledger did not count what lies there; counted anew");
                 self.ledger.recount(true, || Ok(second.1)).is_ok()
             }
             Ok(_) => false,

@@ -55,11 +55,13 @@ pub fn run(args: &mut Args) -> Result<()> {
 
 /// All cells, in each all turns; who begins a turn changes.
 fn measure(plan: &Plan, contenders: &[Contender], samples: &mut Samples) -> Result<()> {
-    let dir = plan.path.join("turn");
     for cell in plan.cells() {
         for turn in 0..plan.pairs {
             for place in 0..contenders.len() {
                 let contender = &contenders[(turn as usize + place) % contenders.len()];
+                // A name of its own for each: ext4 places such a directory by its name, and where files were deleted within the last minute
+                // it searches long for the place of a new one.
+                let dir = plan.path.join(format!("{}-{}-{turn}-{place}", cell.size, cell.inflight));
                 fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
                 let measured = (contender.run)(&cell, &dir);
                 fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
