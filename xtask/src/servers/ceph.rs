@@ -32,7 +32,8 @@ pub fn start(dir: &Path) -> Result<Started> {
     quiet(&user.arg(format!("--access-key={}", USER.0)).arg(format!("--secret={}", USER.1)))?;
     let mut gateway = daemon(dir, "rgw", &["radosgw", "-n", "client.admin"])?;
     await_http(port, &mut gateway, dir)?;
-    let bucket = Cmd::new("curl -sSf -X PUT --aws-sigv4").arg(format!("aws:amz:{REGION}:s3"));
+    let bucket =
+        Cmd::new("curl -sSf --retry 30 --retry-delay 1 -X PUT --aws-sigv4").arg(format!("aws:amz:{REGION}:s3"));
     let bucket = bucket.args(["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "-u", &format!("{}:{}", USER.0, USER.1)]);
     quiet(&bucket.arg(format!("http://127.0.0.1:{port}/{BUCKET}"))).context("cannot make the bucket")?;
     let mut found = access(port, "ceph", REGION, USER);

@@ -64,7 +64,7 @@ fn server(dir: &Path, part: &str) -> Result<std::process::Child> {
 /// By Swift's own interface: curl cannot sign for a key with a colon.
 fn make_bucket(port: u16) -> Result<()> {
     let user = [format!("X-Auth-User: {}", USER.0), format!("X-Auth-Key: {}", USER.1)];
-    let asked = Cmd::new("curl -sSf -i -H").arg(&user[0]).arg("-H").arg(&user[1]);
+    let asked = Cmd::new("curl -sSf --retry 30 --retry-delay 1 -i -H").arg(&user[0]).arg("-H").arg(&user[1]);
     let head = quiet(&asked.arg(format!("http://127.0.0.1:{port}/auth/v1.0"))).context("no token from Swift")?;
     let header = |name: &str| {
         let mut lines = head.lines().filter_map(|line| line.split_once(':'));
@@ -72,7 +72,10 @@ fn make_bucket(port: u16) -> Result<()> {
     };
     let token = header("x-auth-token").context("Swift gave no token")?;
     let url = header("x-storage-url").context("Swift gave no address")?;
-    let made = Cmd::new("curl -sSf -X PUT -H").arg(format!("X-Auth-Token: {token}")).arg(format!("{url}/{BUCKET}"));
+    // Again when it says 503: on a busy machine its servers of accounts and containers come up after the proxy.
+    let made = Cmd::new("curl -sSf --retry 30 --retry-delay 1 -X PUT -H")
+        .arg(format!("X-Auth-Token: {token}"))
+        .arg(format!("{url}/{BUCKET}"));
     quiet(&made).context("cannot make the bucket").map(drop)
 }
 
