@@ -1,21 +1,19 @@
 //! One number that all processes over a directory share: how many bytes lie there or are being written.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::home::open_rw;
+use crate::home::{DOOR_WAIT_MAX, lock_within, open_rw};
 
 const MAGIC: [u8; 8] = *b"KVTLEDG1";
 const BYTES: usize = 16;
 /// How long a change waits for the lock before it is put off: then it is folded in later.
 const LOCK_WAIT_MAX: Duration = Duration::from_millis(20);
-/// The first pause between two tries; each further one is twice as long.
-const LOCK_PAUSE_MIN: Duration = Duration::from_micros(20);
 
 /// The file `.kvtier/ledger`: magic, then the bytes in use as a little-endian u64. Changed under its lock; a process that is killed leaves
 /// at most what it was writing counted, until the next start counts anew.
@@ -85,7 +83,7 @@ impl Ledger {
     /// only `if_whole`.
     pub fn recount(&self, if_whole: bool, count: impl FnOnce() -> io::Result<u64>) -> io::Result<()> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.lock()?;
+        lock_within(&file, DOOR_WAIT_MAX)?;
         let set = read(&file).and_then(|total| match total {
             Some(_) if !if_whole => Ok(()),
             _ => count().and_then(|total| {
@@ -108,12 +106,19 @@ impl Ledger {
     /// Changes of ours that wait go first. `WouldBlock` when somebody keeps the lock.
     fn change(&self, change: impl FnOnce(u64) -> Option<u64>) -> io::Result<bool> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        lock_soon(&file)?;
+        lock_within(&file, LOCK_WAIT_MAX)?;
         let ours = self.ours.swap(0, Ordering::AcqRel);
         let changed = read(&file).and_then(|total| {
             let total = total.unwrap_or(0).saturating_add_signed(ours);
-            let changed = change(total);
-            self.write(&file, changed.unwrap_or(total)).map(|()| changed.is_some())
+            match change(total) {
+                Some(changed) => self.write(&file, changed).map(|()| true),
+                // Refused: only what waited is news.
+                None if ours != 0 => self.write(&file, total).map(|()| false),
+                None => {
+                    self.known.store(total, Ordering::Release);
+                    Ok(false)
+                }
+            }
         });
         if changed.is_err() {
             self.ours.fetch_add(ours, Ordering::AcqRel);
@@ -131,22 +136,6 @@ impl Ledger {
     }
 }
 
-/// Locks the file, but waits no longer than [`LOCK_WAIT_MAX`]: a process that is frozen while it holds the lock must not stop the others.
-fn lock_soon(file: &File) -> io::Result<()> {
-    let (began, mut pause) = (Instant::now(), LOCK_PAUSE_MIN);
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(()),
-            Err(TryLockError::Error(e)) => return Err(e),
-            Err(TryLockError::WouldBlock) if began.elapsed() > LOCK_WAIT_MAX => {
-                return Err(TryLockError::WouldBlock.into());
-            }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
-        }
-        pause = (2 * pause).min(LOCK_WAIT_MAX / 8);
-    }
-}
-
 /// The total; `None` for a ledger that was never written or is damaged.
 fn read(file: &File) -> io::Result<Option<u64>> {
     let mut bytes = [0; BYTES];
@@ -160,6 +149,8 @@ fn read(file: &File) -> io::Result<Option<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn total(ledger: &Ledger) -> u64 {

@@ -116,3 +116,20 @@ fn a_save_that_failed_says_nothing_of_other_chunks() {
     let other = f.tier.save(&f.ctx(), vec![f.save_op(&key(3), LEN - 1)]).wait();
     assert_eq!(other[0].result.as_ref().unwrap_err().kind(), ErrorKind::Invalid, "now they have a length");
 }
+
+#[test]
+fn who_is_frozen_in_the_door_is_named_and_not_waited_for_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path());
+    let door = fs::File::open(dir.path().join(".kvtier/door")).unwrap();
+    door.lock().unwrap();
+    let began = Instant::now();
+    let e = FileTier::open(FileConfig::new(dir.path(), 100 << 20)).unwrap_err();
+    let source = std::error::Error::source(&e).map(ToString::to_string).unwrap_or_default();
+    assert!(source.contains(".kvtier/door"), "{e}: {source}");
+    assert_eq!(f.save(&f.key(1), LEN), Saved::Stored, "beside it");
+    drop(f);
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    door.unlock().unwrap();
+    open(dir.path());
+}

@@ -8,11 +8,12 @@ mod neighbours;
 pub mod quarantine;
 mod scratch;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind as Io};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use kvtier_core::{Error, ErrorKind};
 
@@ -24,6 +25,12 @@ pub use scratch::Scratch;
 
 use crate::layout::{Foreign, Layout};
 use crate::name;
+
+/// How long somebody may register or clear before the others give up waiting for it.
+pub const DOOR_WAIT_MAX: Duration = Duration::from_secs(3);
+/// The pauses between two tries to lock: each is twice as long as the one before.
+const LOCK_PAUSE_MIN: Duration = Duration::from_micros(20);
+const LOCK_PAUSE_MAX: Duration = Duration::from_millis(3);
 
 /// A directory that is open, and this process's place in it.
 #[derive(Debug)]
@@ -192,11 +199,35 @@ pub fn kind_of(e: &io::Error) -> ErrorKind {
     }
 }
 
-/// Waits until no other process registers or clears.
+/// Waits until no other process registers or clears, but not for one that is frozen while it does.
 fn lock_door(own: &Path) -> io::Result<File> {
-    let door = open_rw(&own.join("door"))?;
-    door.lock()?;
+    let path = own.join("door");
+    let door = open_rw(&path)?;
+    lock_within(&door, DOOR_WAIT_MAX).map_err(|e| match e.kind() {
+        Io::WouldBlock => {
+            let (path, most) = (path.display(), DOOR_WAIT_MAX.as_secs());
+            io::Error::new(
+                Io::WouldBlock,
+                format!("another process keeps {path} locked for more than {most} s: see who has it open"),
+            )
+        }
+        _ => e,
+    })?;
     Ok(door)
+}
+
+/// Locks a file, but waits no longer than `most` for whoever has it: a process that is frozen with the lock must not stop the others.
+pub fn lock_within(file: &File, most: Duration) -> io::Result<()> {
+    let (began, mut pause) = (Instant::now(), LOCK_PAUSE_MIN);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(e)) => return Err(e),
+            Err(TryLockError::WouldBlock) if began.elapsed() > most => return Err(TryLockError::WouldBlock.into()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
+        }
+        pause = (2 * pause).min(LOCK_PAUSE_MAX);
+    }
 }
 
 fn exists_is_fine(e: io::Error) -> io::Result<()> {
