@@ -51,8 +51,13 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (
             miss(shared, op, slot, MissReason::Absent);
         }
         Err(e) => {
-            // A link, or a file that was taken from us: nothing of ours. Out of the way with it, so that the next save repairs the chunk.
-            if matches!(e.raw_os_error(), Some(nix::libc::ELOOP | nix::libc::EACCES))
+            // A file that we may not read, while others may: it stays, and our next save of the chunk takes its place.
+            if e.kind() == io::ErrorKind::PermissionDenied {
+                let _one = shared.name(op.key.digest());
+                shared.forget(op.key.digest(), true);
+            }
+            // A link is nothing of ours, nor of anybody's who shares the directory.
+            if e.raw_os_error() == Some(nix::libc::ELOOP)
                 && let Ok(Some(seen)) = shared.home.find(op.key.digest(), len)
             {
                 drop(reading);
@@ -94,7 +99,9 @@ fn read<M: Mover>(
         }
     };
     let sums = Arc::new(Mutex::new(PieceSums::new(len)));
-    let transfer = Transfer { file: Arc::new(file.into()), watch: Some(watch(&sums, &parts)), parts };
+    // The page pair comes last, and is looked at in the end.
+    let watch = watch(&sums, &parts[..parts.len() - 1]);
+    let transfer = Transfer { file: Arc::new(file.into()), watch: Some(watch), parts };
     let (theirs, pool) = (Arc::clone(shared), Arc::clone(&hands.pool));
     let ours = Arc::new(Mutex::new(Some((landing, key, slot, reading))));
     let held = Arc::clone(&ours);
@@ -113,12 +120,12 @@ fn read<M: Mover>(
     }
 }
 
-/// Sums the payload's whole pages as they arrive; the page pair is looked at in the end.
-fn watch(sums: &Arc<Mutex<PieceSums>>, parts: &[Part]) -> crate::Watch {
-    let starts: Vec<u64> = parts.iter().map(|p| if let Part::Read { at, .. } = p { *at } else { 0 }).collect();
+/// Sums the payload's whole pages as they arrive. What `parts` has beyond `payload` is no part of it.
+pub fn watch(sums: &Arc<Mutex<PieceSums>>, payload: &[Part]) -> crate::Watch {
+    let starts: Vec<u64> = payload.iter().map(|p| if let Part::Read { at, .. } = p { *at } else { 0 }).collect();
     let sums = Arc::clone(sums);
     Box::new(move |part, offset, bytes| {
-        if part + 1 < starts.len() {
+        if part < starts.len() {
             sums.lock().unwrap_or_else(PoisonError::into_inner).piece(starts[part] + offset, bytes);
         }
     })
@@ -140,21 +147,40 @@ fn finish<M: Mover>(
         (Ok(_), Some(tail)) => prove(&key, len, tail, sums),
         _ => None,
     };
-    let landed = proven.is_some_and(|tail_bytes| {
-        let whole = len as usize - tail_bytes.len();
-        let bounce = bounce.as_ref().filter(|_| bounced).and_then(Lease::as_host).unwrap_or_default();
-        add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
-        add(&shared.counters.copied_tail_bytes, tail_bytes.len() as u64);
-        scatter(&mut into, 0, bounce).is_ok() && scatter(&mut into, whole, tail_bytes).is_ok()
-    });
+    let bounce = bounce.filter(|_| bounced);
+    let landed = proven.is_some_and(|end| land(shared, &mut into, bounce.as_ref(), (len, end)));
     drop((bounce, tail));
+    settle(shared, pool, (Load { key, into }, slot), moved.result.map(|_| landed), (len, len, seen));
+}
+
+/// Brings what did not arrive in the caller's leases by itself there: what is in bounce memory, and the payload's last partial page.
+pub fn land<M: Mover>(
+    shared: &Shared<M>,
+    into: &mut [Lease],
+    bounce: Option<&Lease>,
+    (len, end): (u64, &[u8]),
+) -> bool {
+    let bounce = bounce.and_then(Lease::as_host).unwrap_or_default();
+    add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
+    add(&shared.counters.copied_tail_bytes, end.len() as u64);
+    scatter(into, 0, bounce).is_ok() && scatter(into, len as usize - end.len(), end).is_ok()
+}
+
+/// Answers a load whose file was read: with a hit only if its bytes were proven and landed. The file, of `bytes` as its name or itself says,
+/// goes out of the way if they were not.
+pub fn settle<M: Mover>(
+    shared: &Arc<Shared<M>>,
+    pool: &Arc<Pool>,
+    (mut op, slot): (Load, Answer),
+    landed: io::Result<bool>,
+    (len, bytes, seen): (u64, u64, FileId),
+) {
     shared.for_memory.call();
-    if !landed {
-        into.iter_mut().for_each(|lease| lease.assume_filled(0));
+    if !matches!(landed, Ok(true)) {
+        op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
     }
-    let op = Load { key, into };
-    match moved.result {
-        Ok(_) if landed => {
+    match landed {
+        Ok(true) => {
             add(&shared.counters.hits, 1);
             add(&shared.counters.loaded_bytes, len);
             shared.tell(&[Event::Touched { key: *op.key.digest() }]);
@@ -167,7 +193,7 @@ fn finish<M: Mover>(
         _ => {
             // Renaming blocks: not on the mover's thread. The answer waits for it, so that a save that follows is not `Present`.
             let theirs = Arc::clone(shared);
-            pool.push(Lane::Read, move || condemned(&theirs, op, slot, (len, seen)));
+            pool.push(Lane::Read, move || condemned(&theirs, op, slot, (bytes, seen)));
         }
     }
 }

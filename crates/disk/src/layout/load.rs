@@ -5,19 +5,19 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kvtier_core::{Error, ErrorKind, Event, Load, Loaded, MissReason};
+use kvtier_core::{Error, ErrorKind, Load, Loaded, MissReason};
 use kvtier_key::{BlockSums, Key, PieceSums};
 use kvtier_mem::Lease;
 
 use super::facts::{Known, Whose, whose};
 use super::find::{Found, is_allowed, is_padded};
 use super::{Foreign, Verify};
-use crate::bounce::{Landing, scatter};
+use crate::bounce::Landing;
 use crate::counters::add;
 use crate::hands::Hands;
 use crate::home::FileId;
 use crate::line::Turn;
-use crate::load::{Answer, condemned, miss};
+use crate::load::{Answer, condemned, land, miss, settle, watch};
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::PAGE;
 use crate::pool::{Lane, Pool};
@@ -206,14 +206,6 @@ struct Landed {
     tail: io::Result<usize>,
 }
 
-fn watch(sums: &Arc<Mutex<PieceSums>>, parts: &[Part]) -> crate::Watch {
-    let starts: Vec<u64> = parts.iter().map(|p| if let Part::Read { at, .. } = p { *at } else { 0 }).collect();
-    let sums = Arc::clone(sums);
-    Box::new(move |part, offset, bytes| {
-        sums.lock().unwrap_or_else(PoisonError::into_inner).piece(starts[part] + offset, bytes);
-    })
-}
-
 /// A load, second half: prove the bytes, if there is something to prove them by, and answer.
 fn finish<M: Mover>(
     shared: &Arc<Shared<M>>,
@@ -227,49 +219,29 @@ fn finish<M: Mover>(
     let bounced = landing.is_bounced();
     moved.transfer.parts.extend(pair);
     let (mut into, bounce, page) = landing.unpack(moved.transfer.parts);
-    let (payload, padding) = page
-        .as_ref()
-        .and_then(Lease::as_host)
-        .and_then(|page| page.get(..*tail.as_ref().unwrap_or(&0)))
-        .and_then(|end| end.split_at_checked((len % PAGE) as usize))
-        .unwrap_or_default();
+    let got = tail.as_ref().ok().copied();
+    let end = page.as_ref().and_then(Lease::as_host).and_then(|page| page.get(..got?));
     let mut sums = std::mem::replace(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner), PieceSums::new(0));
     let unverified = wanted.is_none();
-    let right = match wanted {
-        Some(wanted) => {
-            sums.piece(len - payload.len() as u64, payload);
-            sums.finish().is_some_and(|found| found == wanted)
-        }
-        None => padding.iter().all(|byte| *byte == 0),
-    };
-    let result = moved.result.and(tail);
-    let landed = result.is_ok() && right && {
-        let bounce = bounce.as_ref().filter(|_| bounced).and_then(Lease::as_host).unwrap_or_default();
-        add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
-        add(&shared.counters.copied_tail_bytes, payload.len() as u64);
-        let whole = len as usize - payload.len();
-        scatter(&mut into, 0, bounce).is_ok() && scatter(&mut into, whole, payload).is_ok()
-    };
-    if !landed {
-        into.iter_mut().for_each(|lease| lease.assume_filled(0));
-    }
-    let op = Load { key, into };
-    match result {
-        Ok(_) if landed => {
-            add(&shared.counters.hits, 1);
-            add(&shared.counters.loaded_bytes, len);
-            shared.tell(&[Event::Touched { key: *op.key.digest() }]);
-            slot.finish(op, Ok(Loaded::Hit { len }));
-        }
-        Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => {
-            let error = shared.io_error("load", &op.key, "cannot read the chunk's file", e);
-            slot.finish(op, Err(error));
-        }
+    // An end that is not there proves nothing.
+    let payload = end.and_then(|end| end.split_at_checked((len % PAGE) as usize)).and_then(|(payload, padding)| {
+        let right = match wanted {
+            Some(wanted) => {
+                sums.piece(len - payload.len() as u64, payload);
+                sums.finish().is_some_and(|found| found == wanted)
+            }
+            None => padding.iter().all(|byte| *byte == 0),
+        };
+        right.then_some(payload)
+    });
+    let bounce = bounce.filter(|_| bounced);
+    let result = moved.result.and(tail).map(drop);
+    let landed = result.is_ok() && payload.is_some_and(|end| land(shared, &mut into, bounce.as_ref(), (len, end)));
+    drop((bounce, page));
+    if result.is_ok() && !landed && unverified {
         // Longer than what was asked for, by more than zeros: fine for others, perhaps.
-        Ok(_) if unverified => miss(shared, op, slot, MissReason::Length),
-        _ => {
-            let theirs = Arc::clone(shared);
-            pool.push(Lane::Read, move || condemned(&theirs, op, slot, (bytes, seen)));
-        }
+        into.iter_mut().for_each(|lease| lease.assume_filled(0));
+        return miss(shared, Load { key, into }, slot, MissReason::Length);
     }
+    settle(shared, pool, (Load { key, into }, slot), result.map(|()| landed), (len, bytes, seen));
 }
