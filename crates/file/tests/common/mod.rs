@@ -1,0 +1,64 @@
+//! Small directories, and looks into them.
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use kvtier_core::{Loaded, MissReason, Observe};
+use kvtier_file::{FileConfig, FileTier};
+use kvtier_testkit::conformance::Fixture;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+pub const LEN: usize = 100_000;
+/// The payload padded to pages, and the footer.
+pub const FILE: u64 = 25 * 4096 + 4096;
+
+pub fn config(dir: &Path, chunks: u64) -> FileConfig {
+    FileConfig::new(dir, chunks * FILE + FILE / 2).with_flush_every(Duration::from_millis(20))
+}
+
+pub fn open(dir: &Path, chunks: u64) -> Fixture {
+    Fixture::new(FileTier::open(config(dir, chunks)).unwrap())
+}
+
+pub fn absent(f: &Fixture, n: u64) -> bool {
+    match f.load(&f.key(n), LEN) {
+        Loaded::Hit { .. } => false,
+        Loaded::Miss(MissReason::Absent) => true,
+        other => panic!("chunk {n}: {other:?}"),
+    }
+}
+
+pub fn counter(tier: &FileTier, name: &str) -> u64 {
+    tier.status().counters.iter().find(|(n, _)| *n == name).unwrap().1
+}
+
+/// The directory as a process that dies at this moment leaves it: everything but its locks.
+pub fn as_left_by_the_dead(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let status = std::process::Command::new("cp").arg("-a").arg(dir.join(".")).arg(copy.path()).status().unwrap();
+    assert!(status.success());
+    copy
+}
+
+/// The files in the shards, by inode: one that gets another name while we walk is counted once.
+pub fn files(dir: &Path) -> BTreeMap<u64, u64> {
+    let shards = fs::read_dir(dir).unwrap().flatten().filter(|e| e.file_name() != ".kvtier");
+    let files = shards.flat_map(|shard| fs::read_dir(shard.path()).unwrap().flatten());
+    files.filter_map(|file| file.metadata().ok()).map(|meta| (meta.ino(), meta.len())).collect()
+}
+
+pub fn files_bytes(dir: &Path) -> u64 {
+    files(dir).values().sum()
+}
+
+/// What all processes together say they have written and are writing.
+pub fn ledger(dir: &Path) -> u64 {
+    loop {
+        let bytes = fs::read(dir.join(".kvtier/ledger")).unwrap();
+        if let Some(Ok(total)) = bytes.get(8..16).map(<[u8; 8]>::try_from) {
+            return u64::from_le_bytes(total);
+        }
+    }
+}
