@@ -3,7 +3,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
 
-use crate::{Lru, Policy};
+use crate::{Arc, Fifo, IsolatedLru, Lfu, Lru, LruCompat, Mru, Noop, Policy};
 
 /// The policies there are, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -12,16 +12,42 @@ pub enum PolicyKind {
     /// Least recently used first.
     #[default]
     Lru,
+    /// Most recently used first.
+    Mru,
+    /// First in, first out.
+    Fifo,
+    /// Least frequently used first.
+    Lfu,
+    /// Adaptive replacement: recency against frequency, by what comes back.
+    Arc,
+    /// One LRU for each owner; the owner with the most bytes gives first.
+    IsolatedLru,
+    /// Nothing is given up.
+    Noop,
 }
 
 impl PolicyKind {
     /// Every policy.
-    pub const ALL: [PolicyKind; 1] = [PolicyKind::Lru];
+    pub const ALL: [PolicyKind; 7] = [
+        PolicyKind::Lru,
+        PolicyKind::Mru,
+        PolicyKind::Fifo,
+        PolicyKind::Lfu,
+        PolicyKind::Arc,
+        PolicyKind::IsolatedLru,
+        PolicyKind::Noop,
+    ];
 
     /// The name by which configurations choose it.
     pub fn name(self) -> &'static str {
         match self {
             PolicyKind::Lru => "lru",
+            PolicyKind::Mru => "mru",
+            PolicyKind::Fifo => "fifo",
+            PolicyKind::Lfu => "lfu",
+            PolicyKind::Arc => "arc",
+            PolicyKind::IsolatedLru => "isolated-lru",
+            PolicyKind::Noop => "noop",
         }
     }
 
@@ -29,6 +55,20 @@ impl PolicyKind {
     pub fn build(self) -> Box<dyn Policy> {
         match self {
             PolicyKind::Lru => Box::new(Lru::new()),
+            PolicyKind::Mru => Box::new(Mru::new()),
+            PolicyKind::Fifo => Box::new(Fifo::new()),
+            PolicyKind::Lfu => Box::new(Lfu::new()),
+            PolicyKind::Arc => Box::new(Arc::new()),
+            PolicyKind::IsolatedLru => Box::new(IsolatedLru::new()),
+            PolicyKind::Noop => Box::new(Noop::new()),
+        }
+    }
+
+    /// The same, deciding to the letter as LMCache does where that differs: a pinned slot keeps its place.
+    pub fn build_compat(self) -> Box<dyn Policy> {
+        match self {
+            PolicyKind::Lru => Box::new(LruCompat::new()),
+            kind => kind.build(),
         }
     }
 }
@@ -42,9 +82,10 @@ impl fmt::Display for PolicyKind {
 impl FromStr for PolicyKind {
     type Err = UnknownPolicy;
 
-    /// Reads a name, in any case.
+    /// Reads a name, in any case and with or without its hyphens (LMCache writes `IsolatedLRU`).
     fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
-        let found = PolicyKind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(text));
+        let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
+        let found = PolicyKind::ALL.into_iter().find(|kind| plain(kind.name()) == plain(text));
         found.ok_or_else(|| UnknownPolicy { name: text.to_string() })
     }
 }
@@ -74,7 +115,8 @@ mod tests {
             assert_eq!(kind.name().to_uppercase().parse(), Ok(kind));
             assert_eq!(kind.build().name(), kind.name());
         }
+        assert_eq!("IsolatedLRU".parse(), Ok(PolicyKind::IsolatedLru));
         let error = "fifo?".parse::<PolicyKind>().unwrap_err().to_string();
-        assert_eq!(error, "no eviction policy is called \"fifo?\"; there are: lru");
+        assert!(error.starts_with("no eviction policy is called \"fifo?\"; there are: lru mru fifo"), "{error}");
     }
 }

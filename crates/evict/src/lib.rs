@@ -9,10 +9,27 @@
 
 extern crate alloc;
 
+mod arc;
+mod fifo;
+mod ghosts;
+mod isolated;
 mod kind;
+mod lfu;
 mod lru;
+mod lru_compat;
+mod mru;
+mod noop;
 mod policy;
+mod queue;
+mod slots;
 
+pub use arc::Arc;
+pub use fifo::Fifo;
+pub use isolated::IsolatedLru;
 pub use kind::{PolicyKind, UnknownPolicy};
+pub use lfu::Lfu;
 pub use lru::Lru;
-pub use policy::{Entry, Policy, SLOTS_MAX};
+pub use lru_compat::LruCompat;
+pub use mru::Mru;
+pub use noop::Noop;
+pub use policy::{Entry, Hint, Policy, SLOTS_MAX};

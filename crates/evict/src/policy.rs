@@ -20,12 +20,15 @@ pub struct Entry {
     pub cost: u32,
     /// Whose it is: policies that divide by owner (per tenant, per salt) divide by this.
     pub group: u32,
+    /// What the chunk is known by when it is not there: the head of its digest, say. Policies look it up among what they
+    /// gave up; 0 = unknown, never remembered.
+    pub tag: u64,
 }
 
 impl Entry {
     /// An entry of `bytes` bytes in `slot`: no known parent, cost or owner.
     pub fn new(slot: u32, bytes: u64) -> Self {
-        Entry { slot, parent: None, depth: 0, bytes, cost: 0, group: 0 }
+        Entry { slot, parent: None, depth: 0, bytes, cost: 0, group: 0, tag: 0 }
     }
 
     /// Sets its place in a prefix chain: the slot before it, if present, and how many chunks lie before it.
@@ -45,13 +48,63 @@ impl Entry {
         self.group = group;
         self
     }
+
+    /// Sets what it is known by after it is gone.
+    pub fn with_tag(mut self, tag: u64) -> Self {
+        self.tag = tag;
+        self
+    }
 }
 
-/// Which slot goes next. Every call but [`order`](Policy::order) takes (amortised) constant time, whatever the number
-/// of slots and however many are pinned.
+/// What the caller expects of a chunk. Every field may be left as it is; a policy may ignore all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Hint {
+    /// The conversation is over.
+    pub session_ended: bool,
+    /// In how many milliseconds from now the chunk will likely be asked for again.
+    pub expected_return_ms: Option<u64>,
+    /// Higher stays longer; 0 is normal.
+    pub priority: i8,
+    /// Keep it for at least so many milliseconds, then treat it as normal.
+    pub retention_ms: Option<u64>,
+}
+
+impl Hint {
+    /// A hint that says nothing.
+    pub fn new() -> Self {
+        Hint::default()
+    }
+
+    /// The conversation is over.
+    pub fn with_session_ended(mut self) -> Self {
+        self.session_ended = true;
+        self
+    }
+
+    /// Sets in how many milliseconds the chunk will likely be asked for again.
+    pub fn with_expected_return_ms(mut self, ms: u64) -> Self {
+        self.expected_return_ms = Some(ms);
+        self
+    }
+
+    /// Sets the priority: higher stays longer, 0 is normal.
+    pub fn with_priority(mut self, priority: i8) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Sets for how many milliseconds to keep it at least.
+    pub fn with_retention_ms(mut self, ms: u64) -> Self {
+        self.retention_ms = Some(ms);
+        self
+    }
+}
+
+/// Which slot goes next. Every call but [`order`](Policy::order) takes (amortised) constant time, or the logarithm of
+/// a small number, whatever the number of slots and however many are pinned.
 ///
-/// Slots that the policy does not track are ignored by all calls but `insert`. A request touches its chunks from the
-/// deepest to the first, so that tails go before heads: that order is the caller's to keep.
+/// Slots that the policy does not track are ignored by all calls but `insert`.
 pub trait Policy: Debug + Send {
     /// The name by which configurations choose it.
     fn name(&self) -> &'static str;
@@ -60,21 +113,68 @@ pub trait Policy: Debug + Send {
     /// was pinned, it stays so. Panics where the slot is not below [`SLOTS_MAX`].
     fn insert(&mut self, entry: Entry);
 
-    /// The slot was hit.
+    /// Tracks a slot as [`insert`](Policy::insert) does, for a chunk whose bytes have yet to come; `insert` tells that
+    /// they came, which is then no second use.
+    fn reserve(&mut self, entry: Entry) {
+        self.insert(entry);
+    }
+
+    /// The slot was hit, alone.
     fn touch(&mut self, slot: u32);
 
-    /// The slot is gone, for whatever reason; pinned or not.
+    /// One request hit these slots, given in the order of their chain. Of them the first becomes the most recent and
+    /// the deepest the least recent, so that tails go before heads.
+    fn touch_chain(&mut self, chain: &[u32]) {
+        chain.iter().rev().for_each(|slot| self.touch(*slot));
+    }
+
+    /// What the caller expects of a slot, from now on and until it is hit or hinted again.
+    fn hint(&mut self, slot: u32, hint: &Hint) {
+        let _ = (slot, hint);
+    }
+
+    /// The time, in milliseconds of any clock that only goes forward; told as often as the caller knows it. Only hints
+    /// are measured by it.
+    fn at(&mut self, now_ms: u64) {
+        let _ = now_ms;
+    }
+
+    /// The slot is gone for a reason of its own (deleted, corrupt, replaced); pinned or not. It is not remembered.
     fn remove(&mut self, slot: u32);
 
-    /// From now on the slot is no victim, and no search for one passes over it. Pinning twice is pinning once.
+    /// The slot is gone because the policy gave it up. Policies with a memory remember `tag`, under which the chunk may
+    /// come back as [`Entry::tag`].
+    fn evict(&mut self, slot: u32, tag: u64) {
+        let _ = tag;
+        self.remove(slot);
+    }
+
+    /// The chunk of this tag, which is not here, will not come back: it was deleted elsewhere.
+    fn forget(&mut self, tag: u64) {
+        let _ = tag;
+    }
+
+    /// From now on the slot is no victim, and no search for one passes over it twice. Pinning twice is pinning once.
     fn pin(&mut self, slot: u32);
 
-    /// The slot is back in the running, as the most recent.
+    /// The slot was given up and is on its way out: pinned, and for what the policy counts already gone. Then it is
+    /// evicted, or removed, or unpinned and there as before.
+    fn leave(&mut self, slot: u32) {
+        self.pin(slot);
+    }
+
+    /// The slot is back in the running: where it was, or (LRU) as the most recent, since it was in use until now.
     fn unpin(&mut self, slot: u32);
 
-    /// The slot that should go next. It stays tracked, and stays the answer, until it is removed, pinned or touched.
-    /// `None` when every tracked slot is pinned.
+    /// The slot that should go next. It stays tracked until it is removed; asked again at once, the answer is the same.
+    /// `None` when every tracked slot is pinned, and always of a policy that gives nothing up.
     fn victim(&mut self) -> Option<u32>;
+
+    /// The slot of this owner that should go next; `None` from policies that do not divide by owner.
+    fn victim_of(&mut self, group: u32) -> Option<u32> {
+        let _ = group;
+        None
+    }
 
     /// How many slots are tracked, pinned ones included.
     fn len(&self) -> usize;
@@ -84,8 +184,8 @@ pub trait Policy: Debug + Send {
         self.len() == 0
     }
 
-    /// All tracked slots, the next victim first; the pinned ones come last, in no order. Takes time and memory in
-    /// proportion to the number of slots: for snapshots and tests.
+    /// All tracked slots, the next victim first as far as that is known; the pinned ones come last, in no order. Takes
+    /// time and memory in proportion to the number of slots: for snapshots and tests.
     fn order(&self) -> Vec<u32>;
 
     /// The heap memory held, in bytes.

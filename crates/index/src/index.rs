@@ -27,6 +27,15 @@ pub struct Index {
     suspects: Suspects,
 }
 
+/// Why an entry goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The policy gave it up.
+    Evicted,
+    /// It was removed, or vanished.
+    Removed,
+}
+
 /// What an insert did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -156,9 +165,11 @@ impl Index {
     /// Notes that a request used these chunks, given in the order of its chain: the first becomes the most recent and
     /// the deepest the least recent of them, so that tails are evicted before heads. Absent ones are passed over.
     pub fn touch_batch(&mut self, chain: &[Digest]) {
-        for digest in chain.iter().rev() {
-            if let Some(slot) = self.find(digest) {
-                self.policy.touch(slot);
+        match chain {
+            [digest] => self.find(digest).into_iter().for_each(|slot| self.policy.touch(slot)),
+            chain => {
+                let slots: Vec<u32> = chain.iter().filter_map(|digest| self.find(digest)).collect();
+                self.policy.touch_chain(&slots);
             }
         }
     }
@@ -167,7 +178,7 @@ impl Index {
     /// chunk, or deletes it at once; else [`leave`](Self::leave).
     pub fn remove(&mut self, digest: &Digest) -> Removed {
         match self.removable(digest) {
-            Ok(slot) => Removed::Gone(self.drop_entry(slot)),
+            Ok(slot) => Removed::Gone(self.drop_entry(slot, Ending::Removed)),
             Err(not) => not,
         }
     }
@@ -184,7 +195,7 @@ impl Index {
     /// Drops a chunk that vanished outside our sight, or was set aside as corrupt: even when it is held. Holds on it
     /// stay valid and hold nothing; saved again, it is not held by them.
     pub fn forget(&mut self, digest: &Digest) -> Option<Entry> {
-        self.find(digest).map(|slot| self.drop_entry(slot))
+        self.find(digest).map(|slot| self.drop_entry(slot, Ending::Removed))
     }
 
     /// Notes that the bytes of this key were found wrong: a miss until its next [`commit`](Self::commit). An entry of
@@ -263,7 +274,7 @@ impl Index {
         let line = &mut self.slab[slot];
         line.state = State::Leaving;
         self.books.leaving += line.bytes();
-        self.policy.pin(slot);
+        self.policy.leave(slot);
         line.entry(slot)
     }
 
@@ -275,15 +286,19 @@ impl Index {
         self.policy.unpin(slot);
     }
 
-    /// Takes an entry out of everything; its slot is free once no hold refers to it.
-    pub(crate) fn drop_entry(&mut self, slot: u32) -> Entry {
+    /// Takes an entry out of everything, remembered by the policy if that gave it up; its slot is free once no hold
+    /// refers to it.
+    pub(crate) fn drop_entry(&mut self, slot: u32, end: Ending) -> Entry {
         let line = &mut self.slab[slot];
         let (entry, state) = (line.entry(slot), line.state);
         self.books.sub(&entry.chunk);
         if state == State::Leaving {
             self.books.leaving -= entry.chunk.bytes;
         }
-        self.policy.remove(slot);
+        match end {
+            Ending::Evicted => self.policy.evict(slot, hash(&entry.chunk.digest)),
+            Ending::Removed => self.policy.remove(slot),
+        }
         let found = self.table.find_entry(hash(&entry.chunk.digest), |s| *s == slot);
         found.expect("an entry that is there is in the table").remove();
         match entry.held {
@@ -315,19 +330,22 @@ impl Index {
         Inserted::Replaced { old }
     }
 
-    fn tell_policy(&mut self, slot: u32) {
+    pub(crate) fn tell_policy(&mut self, slot: u32) {
         let chunk = self.slab[slot].chunk();
         let parent = chunk.parent.and_then(|tag| self.find_tag(tag));
         let entry = kvtier_evict::Entry::new(slot, chunk.bytes).with_chain(parent, chunk.depth);
-        self.policy.insert(entry.with_group(chunk.tenant.0));
+        self.policy.insert(entry.with_group(chunk.tenant.0).with_tag(hash(&chunk.digest)));
     }
 
     fn find_tag(&self, tag: Tag) -> Option<u32> {
         self.table.find(tag.as_u64(), |slot| Tag::of(&self.slab[*slot].digest) == tag).copied()
     }
 
-    fn removable(&self, digest: &Digest) -> Result<u32, Removed> {
-        let slot = self.find(digest).ok_or(Removed::Absent)?;
+    fn removable(&mut self, digest: &Digest) -> Result<u32, Removed> {
+        let Some(slot) = self.find(digest) else {
+            self.policy.forget(hash(digest));
+            return Err(Removed::Absent);
+        };
         match self.slab[slot] {
             Line { state: State::Leaving, .. } => Err(Removed::Absent),
             Line { holds: 1.., .. } => Err(Removed::Held),

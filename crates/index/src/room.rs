@@ -4,6 +4,7 @@ use std::fmt;
 
 use kvtier_key::Digest;
 
+use crate::index::Ending;
 use crate::slab::State;
 use crate::{Entry, Index, TOO_LONG_BYTES};
 
@@ -113,6 +114,7 @@ impl Index {
     /// Victims of `wanted` bytes or a little more, however much room the marks leave: the medium itself is short of it.
     pub fn squeeze(&mut self, now_ms: u64, wanted: u64) -> Vec<Entry> {
         self.expire_holds(now_ms);
+        self.policy.at(now_ms);
         let (mut victims, mut freed) = (Vec::new(), 0);
         while freed < wanted && victims.len() < VICTIMS_MAX {
             let Some(slot) = self.policy.victim() else { break };
@@ -125,13 +127,18 @@ impl Index {
 
     /// The victim is deleted. `false` if it is none: saved again meanwhile, or forgotten.
     pub fn evicted(&mut self, digest: &Digest) -> bool {
-        self.leaving(digest).map(|slot| self.drop_entry(slot)).is_some()
+        self.leaving(digest).map(|slot| self.drop_entry(slot, Ending::Evicted)).is_some()
     }
 
     /// The victim could not be deleted and is there as before, as the most recent, so that others are tried first.
     /// `false` if it is none.
     pub fn restored(&mut self, digest: &Digest) -> bool {
-        self.leaving(digest).map(|slot| self.stop_leaving(slot)).is_some()
+        let back = self.leaving(digest);
+        if let Some(slot) = back {
+            self.stop_leaving(slot);
+            self.tell_policy(slot);
+        }
+        back.is_some()
     }
 
     /// Whether the chunk is a victim on its way out.

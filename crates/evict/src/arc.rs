@@ -1,0 +1,220 @@
+use alloc::vec::Vec;
+
+use crate::ghosts::Ghosts;
+use crate::slots::{List, NIL, Slots};
+use crate::{Entry, Policy};
+
+/// What ARC keeps of a slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Resident {
+    /// Hit since it came: in T2, else in T1.
+    often: bool,
+    pinned: bool,
+    /// Given up, and not yet gone: counted out of T1.
+    leaving: bool,
+    /// Room was made for it; that its bytes came will be no hit.
+    reserved: bool,
+}
+
+/// Adaptive replacement: those hit once (T1) and those hit again (T2), each by last use, share the room as the chunks
+/// that come back after they went (B1, B2) say they should. LMCache's ARC: it counts slots, not bytes, and its capacity
+/// is the most slots that there ever were.
+#[derive(Clone, Debug)]
+pub struct Arc {
+    slots: Slots<Resident>,
+    once: List,
+    often: List,
+    /// Slots in T1, parked ones included, leaving ones not.
+    once_len: usize,
+    gone_once: Ghosts,
+    gone_often: Ghosts,
+    /// How many slots T1 should have.
+    once_wanted: f64,
+    capacity: usize,
+}
+
+impl Arc {
+    /// A policy without slots.
+    pub fn new() -> Self {
+        Arc {
+            slots: Slots::new(),
+            once: List::EMPTY,
+            often: List::EMPTY,
+            once_len: 0,
+            gone_once: Ghosts::new(),
+            gone_often: Ghosts::new(),
+            once_wanted: 0.0,
+            capacity: 0,
+        }
+    }
+
+    /// Takes a slot out of its list and out of the count of T1.
+    fn unlink(&mut self, slot: u32) {
+        let Resident { often, leaving, .. } = self.slots[slot];
+        if self.slots.is_listed(slot) {
+            self.slots.unlink(if often { &mut self.often } else { &mut self.once }, slot);
+        }
+        self.once_len -= usize::from(!often && !leaving);
+    }
+
+    /// Puts a slot at the hot end of a list.
+    fn link(&mut self, slot: u32, often: bool) {
+        self.slots[slot].often = often;
+        self.once_len += usize::from(!often && !self.slots[slot].leaving);
+        self.slots.push_hottest(if often { &mut self.often } else { &mut self.once }, slot);
+    }
+
+    /// A chunk came: whether it is remembered. Where it is, T1 was too small or too large.
+    fn remembered(&mut self, tag: u64) -> bool {
+        let (once, often) = (self.gone_once.len() as f64, self.gone_often.len() as f64);
+        if self.gone_once.remove(tag) {
+            self.once_wanted = (self.once_wanted + (often / once).max(1.0)).min(self.capacity as f64);
+        } else if self.gone_often.remove(tag) {
+            self.once_wanted = (self.once_wanted - (once / often).max(1.0)).max(0.0);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn add(&mut self, entry: &Entry, reserved: bool) {
+        let often = self.remembered(entry.tag);
+        self.slots.track(entry.slot, Resident { reserved, ..Resident::default() });
+        self.link(entry.slot, often && !reserved);
+        self.capacity = self.capacity.max(self.slots.len());
+        self.trim();
+    }
+
+    /// Forgets what is too old to say anything.
+    fn trim(&mut self) {
+        let resident = self.slots.len();
+        while self.once_len + self.gone_once.len() > self.capacity && self.gone_once.pop() {}
+        while resident + self.gone_once.len() + self.gone_often.len() > 2 * self.capacity
+            && (self.gone_often.pop() || self.gone_once.pop())
+        {}
+    }
+
+    /// The coldest of a list that is not pinned; pinned ones before it are parked.
+    fn coldest(&mut self, often: bool) -> Option<u32> {
+        loop {
+            let list = if often { &mut self.often } else { &mut self.once };
+            let slot = list.coldest;
+            match slot {
+                NIL => return None,
+                _ if !self.slots[slot].pinned => return Some(slot),
+                _ => self.slots.unlink(list, slot),
+            }
+        }
+    }
+}
+
+impl Default for Arc {
+    fn default() -> Self {
+        Arc::new()
+    }
+}
+
+impl Policy for Arc {
+    fn name(&self) -> &'static str {
+        "arc"
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let slot = entry.slot;
+        if !self.slots.is_tracked(slot) {
+            self.add(&entry, false);
+        } else if self.slots[slot].reserved {
+            self.slots[slot].reserved = false;
+        } else {
+            self.touch(slot);
+        }
+    }
+
+    fn reserve(&mut self, entry: Entry) {
+        let slot = entry.slot;
+        let pinned = self.slots.is_tracked(slot) && self.slots[slot].pinned;
+        self.remove(slot);
+        self.add(&entry, true);
+        self.slots[slot].pinned = pinned;
+    }
+
+    fn touch(&mut self, slot: u32) {
+        if self.slots.is_tracked(slot) {
+            self.unlink(slot);
+            self.link(slot, true);
+        }
+    }
+
+    fn remove(&mut self, slot: u32) {
+        if self.slots.is_tracked(slot) {
+            self.unlink(slot);
+            self.slots.untrack(slot);
+        }
+    }
+
+    fn evict(&mut self, slot: u32, tag: u64) {
+        if !self.slots.is_tracked(slot) {
+            return;
+        }
+        let often = self.slots[slot].often;
+        self.remove(slot);
+        if often {
+            self.gone_often.push(tag)
+        } else {
+            self.gone_once.push(tag)
+        }
+        self.trim();
+    }
+
+    fn forget(&mut self, tag: u64) {
+        let _ = self.gone_once.remove(tag) || self.gone_often.remove(tag);
+    }
+
+    fn pin(&mut self, slot: u32) {
+        if self.slots.is_tracked(slot) {
+            self.slots[slot].pinned = true;
+        }
+    }
+
+    fn leave(&mut self, slot: u32) {
+        if !self.slots.is_tracked(slot) || self.slots[slot].leaving {
+            return;
+        }
+        self.once_len -= usize::from(!self.slots[slot].often);
+        (self.slots[slot].pinned, self.slots[slot].leaving) = (true, true);
+    }
+
+    fn unpin(&mut self, slot: u32) {
+        if !self.slots.is_tracked(slot) {
+            return;
+        }
+        let Resident { often, leaving, .. } = self.slots[slot];
+        self.once_len += usize::from(leaving && !often);
+        (self.slots[slot].pinned, self.slots[slot].leaving) = (false, false);
+        if !self.slots.is_listed(slot) {
+            self.slots.push_coldest(if often { &mut self.often } else { &mut self.once }, slot);
+        }
+    }
+
+    fn victim(&mut self) -> Option<u32> {
+        self.once_wanted = self.once_wanted.min(self.capacity as f64);
+        let often_first = (self.once_len as u64) < self.once_wanted as u64;
+        self.coldest(often_first).or_else(|| self.coldest(!often_first))
+    }
+
+    fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn order(&self) -> Vec<u32> {
+        let listed = || [self.once, self.often].into_iter().flat_map(|list| self.slots.iter(list));
+        let mut order: Vec<u32> = listed().filter(|slot| !self.slots[*slot].pinned).collect();
+        order.extend(listed().filter(|slot| self.slots[*slot].pinned));
+        order.extend(self.slots.unlisted());
+        order
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.slots.memory_bytes() + self.gone_once.memory_bytes() + self.gone_often.memory_bytes()
+    }
+}

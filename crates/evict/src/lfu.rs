@@ -1,0 +1,125 @@
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::slots::{List, Slots};
+use crate::{Entry, Policy};
+
+/// What LFU keeps of a slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    /// Insertion and hits.
+    count: u32,
+    pinned: bool,
+}
+
+/// Least frequently used first; among equals, the one that was so first. LMCache's LFU. One list for each count of uses.
+#[derive(Clone, Debug)]
+pub struct Lfu {
+    uses: Slots<Uses>,
+    lists: BTreeMap<u32, List>,
+}
+
+impl Lfu {
+    /// A policy without slots.
+    pub fn new() -> Self {
+        Lfu { uses: Slots::new(), lists: BTreeMap::new() }
+    }
+
+    fn link(&mut self, slot: u32) {
+        let list = self.lists.entry(self.uses[slot].count).or_insert(List::EMPTY);
+        self.uses.push_hottest(list, slot);
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let count = self.uses[slot].count;
+        let list = self.lists.get_mut(&count).expect("a slot that is listed is in the list of its count");
+        self.uses.unlink(list, slot);
+        if list.is_empty() {
+            self.lists.remove(&count);
+        }
+    }
+}
+
+impl Default for Lfu {
+    fn default() -> Self {
+        Lfu::new()
+    }
+}
+
+impl Policy for Lfu {
+    fn name(&self) -> &'static str {
+        "lfu"
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let slot = entry.slot;
+        if self.uses.is_tracked(slot) {
+            return self.touch(slot);
+        }
+        self.uses.track(slot, Uses { count: 1, pinned: false });
+        self.link(slot);
+    }
+
+    fn touch(&mut self, slot: u32) {
+        if !self.uses.is_tracked(slot) {
+            return;
+        }
+        if self.uses.is_listed(slot) {
+            self.unlink(slot);
+        }
+        self.uses[slot].count = self.uses[slot].count.saturating_add(1);
+        self.link(slot);
+    }
+
+    fn remove(&mut self, slot: u32) {
+        if self.uses.is_listed(slot) {
+            self.unlink(slot);
+        }
+        if self.uses.is_tracked(slot) {
+            self.uses.untrack(slot);
+        }
+    }
+
+    fn pin(&mut self, slot: u32) {
+        if self.uses.is_tracked(slot) {
+            self.uses[slot].pinned = true;
+        }
+    }
+
+    fn unpin(&mut self, slot: u32) {
+        if !self.uses.is_tracked(slot) {
+            return;
+        }
+        self.uses[slot].pinned = false;
+        if !self.uses.is_listed(slot) {
+            let list = self.lists.entry(self.uses[slot].count).or_insert(List::EMPTY);
+            self.uses.push_coldest(list, slot);
+        }
+    }
+
+    fn victim(&mut self) -> Option<u32> {
+        loop {
+            let slot = self.lists.first_key_value()?.1.coldest;
+            if !self.uses[slot].pinned {
+                return Some(slot);
+            }
+            self.unlink(slot);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.uses.len()
+    }
+
+    fn order(&self) -> Vec<u32> {
+        let listed = || self.lists.values().flat_map(|list| self.uses.iter(*list));
+        let mut order: Vec<u32> = listed().filter(|slot| !self.uses[*slot].pinned).collect();
+        order.extend(listed().filter(|slot| self.uses[*slot].pinned));
+        order.extend(self.uses.unlisted());
+        order
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.uses.memory_bytes() + self.lists.len() * 2 * size_of::<(u32, List)>()
+    }
+}

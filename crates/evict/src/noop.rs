@@ -1,0 +1,59 @@
+use alloc::vec::Vec;
+
+use crate::slots::Slots;
+use crate::{Entry, Policy};
+
+/// Never a victim: a medium that is full takes nothing more. LMCache's noop.
+#[derive(Clone, Debug)]
+pub struct Noop(Slots<()>);
+
+impl Noop {
+    /// A policy that gives nothing up.
+    pub fn new() -> Self {
+        Noop(Slots::new())
+    }
+}
+
+impl Default for Noop {
+    fn default() -> Self {
+        Noop::new()
+    }
+}
+
+impl Policy for Noop {
+    fn name(&self) -> &'static str {
+        "noop"
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        self.0.track(entry.slot, ());
+    }
+
+    fn touch(&mut self, _slot: u32) {}
+
+    fn remove(&mut self, slot: u32) {
+        if self.0.is_tracked(slot) {
+            self.0.untrack(slot);
+        }
+    }
+
+    fn pin(&mut self, _slot: u32) {}
+
+    fn unpin(&mut self, _slot: u32) {}
+
+    fn victim(&mut self) -> Option<u32> {
+        None
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn order(&self) -> Vec<u32> {
+        self.0.unlisted().collect()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
+    }
+}

@@ -1,0 +1,165 @@
+//! Flat memory for policies: one node a slot, linked into lists, in segments so that growing copies and wastes nothing.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::{Index, IndexMut};
+
+use crate::SLOTS_MAX;
+
+/// Ends a list on either side.
+pub(crate) const NIL: u32 = u32::MAX;
+/// In `colder`: the slot is not tracked.
+const UNTRACKED: u32 = u32::MAX - 1;
+/// In `colder`: the slot is tracked, and in no list.
+const UNLISTED: u32 = u32::MAX - 2;
+
+const SEGMENT: usize = 1024;
+
+/// What a policy keeps of one slot: its neighbours in a list, and the policy's own facts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<T> {
+    colder: u32,
+    hotter: u32,
+    pub of: T,
+}
+
+/// All nodes of a policy.
+#[derive(Clone, Debug)]
+pub(crate) struct Slots<T> {
+    segments: Vec<Box<[Node<T>]>>,
+    len: usize,
+}
+
+/// One list: the coldest end goes first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List {
+    pub coldest: u32,
+    pub hottest: u32,
+}
+
+impl List {
+    pub const EMPTY: List = List { coldest: NIL, hottest: NIL };
+
+    pub fn is_empty(self) -> bool {
+        self.coldest == NIL
+    }
+}
+
+impl<T: Copy + Default> Slots<T> {
+    pub fn new() -> Self {
+        Slots { segments: Vec::new(), len: 0 }
+    }
+
+    /// How many slots are tracked.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    fn node(&self, slot: u32) -> Option<&Node<T>> {
+        self.segments.get(slot as usize / SEGMENT).map(|segment| &segment[slot as usize % SEGMENT])
+    }
+
+    fn node_mut(&mut self, slot: u32) -> &mut Node<T> {
+        &mut self.segments[slot as usize / SEGMENT][slot as usize % SEGMENT]
+    }
+
+    pub fn is_tracked(&self, slot: u32) -> bool {
+        self.node(slot).is_some_and(|node| node.colder != UNTRACKED)
+    }
+
+    /// Whether the slot is tracked and in a list.
+    pub fn is_listed(&self, slot: u32) -> bool {
+        self.node(slot).is_some_and(|node| node.colder != UNTRACKED && node.colder != UNLISTED)
+    }
+
+    /// Begins to track a slot, in no list.
+    pub fn track(&mut self, slot: u32, of: T) {
+        assert!(slot < SLOTS_MAX, "slots are numbered below SLOTS_MAX");
+        while self.segments.len() <= slot as usize / SEGMENT {
+            let vacant = Node { colder: UNTRACKED, hotter: NIL, of: T::default() };
+            self.segments.push(vec![vacant; SEGMENT].into_boxed_slice());
+        }
+        self.len += usize::from(!self.is_tracked(slot));
+        *self.node_mut(slot) = Node { colder: UNLISTED, hotter: NIL, of };
+    }
+
+    /// Forgets a slot that is in no list.
+    pub fn untrack(&mut self, slot: u32) {
+        debug_assert!(self.is_tracked(slot) && !self.is_listed(slot));
+        self.node_mut(slot).colder = UNTRACKED;
+        self.len -= 1;
+    }
+
+    pub fn push_hottest(&mut self, list: &mut List, slot: u32) {
+        debug_assert!(self.is_tracked(slot) && !self.is_listed(slot));
+        let node = self.node_mut(slot);
+        (node.colder, node.hotter) = (list.hottest, NIL);
+        match list.hottest {
+            NIL => list.coldest = slot,
+            last => self.node_mut(last).hotter = slot,
+        }
+        list.hottest = slot;
+    }
+
+    pub fn push_coldest(&mut self, list: &mut List, slot: u32) {
+        debug_assert!(self.is_tracked(slot) && !self.is_listed(slot));
+        let node = self.node_mut(slot);
+        (node.colder, node.hotter) = (NIL, list.coldest);
+        match list.coldest {
+            NIL => list.hottest = slot,
+            first => self.node_mut(first).colder = slot,
+        }
+        list.coldest = slot;
+    }
+
+    /// Takes a slot out of the list that it is in.
+    pub fn unlink(&mut self, list: &mut List, slot: u32) {
+        debug_assert!(self.is_listed(slot));
+        let node = self.node_mut(slot);
+        let (colder, hotter) = (node.colder, node.hotter);
+        (node.colder, node.hotter) = (UNLISTED, NIL);
+        match colder {
+            NIL => list.coldest = hotter,
+            slot => self.node_mut(slot).hotter = hotter,
+        }
+        match hotter {
+            NIL => list.hottest = colder,
+            slot => self.node_mut(slot).colder = colder,
+        }
+    }
+
+    /// The neighbour on the hotter side; [`NIL`] at the end.
+    pub fn hotter(&self, slot: u32) -> u32 {
+        self.node(slot).map_or(NIL, |node| node.hotter)
+    }
+
+    /// The slots of a list, the coldest first.
+    pub fn iter(&self, list: List) -> impl Iterator<Item = u32> + '_ {
+        let next = |slot: u32| (slot != NIL).then_some(slot);
+        core::iter::successors(next(list.coldest), move |slot| next(self.hotter(*slot)))
+    }
+
+    /// The slots that are tracked and in no list.
+    pub fn unlisted(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..).zip(self.segments.iter().flatten()).filter(|(_, node)| node.colder == UNLISTED).map(|(slot, _)| slot)
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.segments.len() * SEGMENT * size_of::<Node<T>>() + self.segments.capacity() * size_of::<Box<[Node<T>]>>()
+    }
+}
+
+impl<T: Copy + Default> Index<u32> for Slots<T> {
+    type Output = T;
+
+    fn index(&self, slot: u32) -> &T {
+        &self.segments[slot as usize / SEGMENT][slot as usize % SEGMENT].of
+    }
+}
+
+impl<T: Copy + Default> IndexMut<u32> for Slots<T> {
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        &mut self.node_mut(slot).of
+    }
+}
