@@ -49,6 +49,8 @@ mod refresh;
 mod request;
 mod retry;
 mod sign;
+#[cfg(feature = "tier")]
+pub mod tier;
 mod time;
 mod tries;
 mod xml;

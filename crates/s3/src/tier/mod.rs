@@ -1,0 +1,259 @@
+//! A cache tier in a bucket: one PUT a save, one GET a load, never a HEAD on the way to the bytes.
+//!
+//! The payload is the object, the facts that prove it are one metadata field. The index says what is there, within bounds of
+//! freshness; what others delete or write is discovered. The tier has a small runtime of its own.
+
+mod config;
+mod layout;
+mod listing;
+mod load;
+mod lookup;
+mod save;
+mod shared;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_core::{
+    Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo, KeyPage, Listener,
+    Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket,
+    Tier, Timekeeper, Usage, ticket,
+};
+use kvtier_evict::PolicyKind;
+use kvtier_index::{Index, IndexConfig};
+use kvtier_mem::{Arena, ArenaConfig};
+use tokio::runtime::{Builder, Runtime};
+
+pub use config::{Layout, TierConfig, Verify};
+
+use crate::Client;
+use shared::Shared;
+
+/// A tier in a bucket.
+#[derive(Debug)]
+pub struct S3Tier {
+    shared: Arc<Shared>,
+    clock: Timekeeper,
+    runtime: Option<Runtime>,
+}
+
+impl S3Tier {
+    /// Opens the tier; nothing is asked of the store yet but a listing in the background.
+    pub fn open(mut config: TierConfig) -> Result<Self, Error> {
+        config.check()?;
+        let failed = |what: &'static str| move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e);
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(config.threads)
+            .thread_name(&config.name)
+            .enable_all()
+            .build()
+            .map_err(failed("cannot start the S3 tier's threads"))?;
+        let clock = Timekeeper::start(&config.name).map_err(failed("cannot start a thread"))?;
+        let index = IndexConfig::new(config.capacity_bytes.unwrap_or(u64::MAX));
+        let index = Index::new(index, PolicyKind::Lru.build());
+        let index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
+        let bounce = Arena::new(ArenaConfig::heap(config.bounce_bytes.max(1)));
+        let bounce = bounce.map_err(|e| Error::new(ErrorKind::Full, "no memory for the tier's buffers").with_source(e));
+        let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
+        let caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
+        let spare = crate::Config::new(config.client.endpoint.clone(), crate::Credentials::new("", ""));
+        let client = Client::new(std::mem::replace(&mut config.client, spare));
+        let shared = Arc::new(Shared::new(config, client, (caps, index, gate, bounce?)));
+        runtime.spawn(listing::list(Arc::clone(&shared)));
+        Ok(S3Tier { shared, clock, runtime: Some(runtime) })
+    }
+
+    /// The client under the tier: its counts, its clock, its limits.
+    pub fn client(&self) -> &Client {
+        &self.shared.client
+    }
+
+    fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(job);
+        }
+    }
+
+    /// Lets an op in, or answers it at once.
+    fn admit<O: Op, T: Send + 'static>(
+        &self,
+        op: O,
+        slot: Slot<O, T>,
+        refusal: Option<Error>,
+        throttled: T,
+    ) -> Option<(O, Slot<O, T>)> {
+        let name = || self.shared.caps.name.clone();
+        if let Some(error) = refusal {
+            slot.finish(op, Err(error.with_tier(name())));
+            return None;
+        }
+        match self.shared.gate.enter(op.bytes()) {
+            Ok(pass) => {
+                slot.carry(pass);
+                return Some((op, slot));
+            }
+            Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled)),
+            Err(kind) => slot.finish(op, Err(Error::new(kind, "the tier is closed").with_tier(name()))),
+        }
+        None
+    }
+
+    /// Runs a question about keys to its answer.
+    fn ask<T: Send + 'static>(
+        &self,
+        op: &'static str,
+        ctx: &Ctx,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Ticket<Result<T, Error>>
+    where
+        Result<T, Error>: kvtier_core::Lost,
+    {
+        let (answer, ticket) = ticket();
+        let pass = match self.shared.gate.enter(0) {
+            Ok(pass) => pass,
+            Err(kind) => {
+                answer.complete(Err(Error::new(kind, "the tier takes no more work now").with_op(op)));
+                return ticket;
+            }
+        };
+        let deadline = tokio::time::Instant::from_std(ctx.deadline);
+        let Some(runtime) = &self.runtime else { return ticket };
+        // Work that is past its deadline goes on to its end, answered or not: victims must be accounted for.
+        let work = runtime.spawn(async move {
+            let result = work.await;
+            drop(pass);
+            result
+        });
+        runtime.spawn(async move {
+            let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op(op));
+            let lost = |_| Err(Error::new(ErrorKind::Closed, "the tier's worker ended without an answer").with_op(op));
+            let done = tokio::time::timeout_at(deadline, work).await;
+            answer.complete(done.map_or_else(|_| late(), |joined| joined.unwrap_or_else(lost)));
+        });
+        ticket
+    }
+}
+
+fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
+    ops.iter().map(|op| op.key().clone()).collect()
+}
+
+impl Tier for S3Tier {
+    fn caps(&self) -> &Caps {
+        &self.shared.caps
+    }
+
+    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+        if self.shared.gate.is_closed() {
+            return Ticket::now(Err(Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")));
+        }
+        match lookup::from_memory(&self.shared, &keys, (mode, hold)) {
+            Some(answer) => Ticket::now(answer),
+            None => {
+                let work = lookup::lookup(Arc::clone(&self.shared), keys, (mode, hold), ctx.deadline);
+                self.ask("lookup", ctx, work)
+            }
+        }
+    }
+
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        self.clock.at(ctx.deadline, &batch.expiry());
+        // Together and before the answers: the head of a chain is to stay longer than its tail.
+        let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
+        self.shared.books().index.touch_batch(&chain);
+        for (op, slot) in ops.into_iter().zip(slots) {
+            let refusal = load::refusal(&op);
+            if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
+                self.spawn(load::load(Arc::clone(&self.shared), op, slot));
+            }
+        }
+        ticket
+    }
+
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        self.clock.at(ctx.deadline, &batch.expiry());
+        for (op, slot) in ops.into_iter().zip(slots) {
+            let refusal = save::refusal(&op.key, &op.from);
+            if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
+                self.spawn(save::save(Arc::clone(&self.shared), op, slot));
+            }
+        }
+        ticket
+    }
+
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        self.ask("remove", ctx, lookup::remove(Arc::clone(&self.shared), keys, ctx.deadline))
+    }
+
+    fn release(&self, hold: HoldId) {
+        self.shared.books().index.release(kvtier_index::HoldId::from_u64(hold.0));
+    }
+
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        let ticket = self.shared.gate.ready(ctx.deadline);
+        self.clock.at(ctx.deadline, &self.shared.gate.expiry());
+        ticket
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        self.shared.gate.close()
+    }
+}
+
+impl Observe for S3Tier {
+    fn usage(&self) -> Usage {
+        let books = self.shared.books();
+        let all = books.index.usage();
+        let mut usage = Usage::default();
+        usage.used_bytes = Some(all.used);
+        usage.capacity_bytes = self.shared.capacity_bytes;
+        usage.chunks = all.entries as u64;
+        let tenants = books.index.tenants().map(|(id, u)| TenantUsage {
+            tenant: books.tenant_name(id),
+            used_bytes: u.bytes,
+            chunks: u.entries as u64,
+        });
+        usage.tenants = tenants.collect();
+        usage
+    }
+
+    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
+        let page = self.shared.books().index.keys_page(kvtier_index::Cursor::from_u32(from.0 as u32), max);
+        KeyPage {
+            keys: page.chunks.iter().map(|c| KeyInfo { key: c.digest, len: c.len }).collect(),
+            next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),
+        }
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) {
+        self.shared.listen(listener);
+    }
+
+    fn status(&self) -> Status {
+        let mut reasons = Vec::new();
+        if !self.shared.books().is_listed() {
+            reasons.push("the bucket is still being listed: usage is not complete".to_owned());
+        }
+        reasons.extend(self.shared.last_fault().map(|fault| format!("last fault: {fault}")));
+        let mut counters = self.shared.counters.all();
+        let gate = self.shared.gate.stats();
+        counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
+        Status::new(!self.shared.gate.is_closed(), reasons, counters)
+    }
+}
+
+impl Drop for S3Tier {
+    /// Ends what is under way: memory goes home, waiters hear `Closed`.
+    fn drop(&mut self) {
+        drop(self.shared.gate.close());
+        if let Some(runtime) = self.runtime.take() {
+            match tokio::runtime::Handle::try_current() {
+                // On a runtime's thread nobody may wait for another's.
+                Ok(_) => runtime.shutdown_background(),
+                Err(_) => runtime.shutdown_timeout(Duration::from_secs(1)),
+            }
+        }
+    }
+}
