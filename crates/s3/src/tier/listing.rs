@@ -1,8 +1,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::counters::add;
 use super::save::evict_ahead;
-use super::shared::{Shared, add};
+use super::shared::Shared;
 use crate::List;
 
 /// How long to wait after a listing that failed.

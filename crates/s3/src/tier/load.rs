@@ -4,7 +4,9 @@ use kvtier_core::{Error, ErrorKind, Event, Key, Load, Loaded, MissReason, Slot};
 use kvtier_key::{BlockSums, KeyId};
 use kvtier_mem::Lease;
 
-use super::shared::{Shared, Told, add, told};
+use super::counters::add;
+use super::shared::Shared;
+use super::told::{Told, told};
 use super::{Layout, Verify};
 use crate::{Get, Object};
 

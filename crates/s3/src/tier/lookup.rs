@@ -6,7 +6,8 @@ use kvtier_key::Digest;
 use tokio::task::JoinSet;
 
 use super::load::may_be_foreign;
-use super::shared::{Shared, Told, told};
+use super::shared::Shared;
+use super::told::{Told, told};
 
 /// How many heads are asked for at a time.
 const HEADS_MAX: usize = 32;

@@ -3,13 +3,16 @@
 //! The payload is the object, the facts that prove it are one metadata field. The index says what is there, within bounds of
 //! freshness; what others delete or write is discovered. The tier has a small runtime of its own.
 
+mod books;
 mod config;
+mod counters;
 mod layout;
 mod listing;
 mod load;
 mod lookup;
 mod save;
 mod shared;
+mod told;
 
 use std::sync::Arc;
 use std::time::Duration;

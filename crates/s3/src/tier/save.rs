@@ -6,7 +6,9 @@ use kvtier_index::{Inserted, Refusal, Reservation, Reserve};
 use kvtier_key::{BlockSums, Facts, KeyId};
 use kvtier_mem::View;
 
-use super::shared::{FACTS, Shared, add};
+use super::counters::add;
+use super::shared::Shared;
+use super::told::FACTS;
 use crate::{Put, Stored};
 
 /// Claimed room, given back unless it is spent.

@@ -1,63 +1,18 @@
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listener};
-use kvtier_index::{Chunk, Entry, Index, Reserve, TenantId};
-use kvtier_key::{Digest, Facts};
+use kvtier_index::{Entry, Index};
+use kvtier_key::Digest;
 use kvtier_mem::Arena;
 use tokio::sync::Notify;
 
+use super::books::Books;
+use super::counters::{Counters, add};
 use super::layout::Names;
 use super::{Layout, TierConfig, Verify};
-use crate::{Client, Object};
-
-/// The metadata field that holds the facts, behind `x-amz-meta-`.
-pub const FACTS: &str = "kvtier";
-/// The most keys remembered as absent.
-const ABSENT_MAX: usize = 1 << 16;
-/// The most keys remembered as changed while the first listing runs.
-const CHANGED_MAX: usize = 1 << 20;
-
-macro_rules! counters {
-    ($($name:ident),* $(,)?) => {
-        /// What the tier counts; every field only grows.
-        #[derive(Debug, Default)]
-        pub struct Counters { $(pub $name: AtomicU64,)* }
-
-        impl Counters {
-            /// All counters by name, in a fixed order.
-            pub fn all(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*]
-            }
-        }
-    };
-}
-
-counters!(
-    hits,
-    misses_absent,
-    misses_corrupt,
-    misses_length,
-    loaded_bytes,
-    unverified,
-    stored,
-    present,
-    shed,
-    saved_bytes,
-    evicted,
-    delete_failures,
-    vanished,
-    discovered,
-    listed,
-    errors,
-);
-
-/// Adds to a counter.
-pub fn add(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Ordering::Relaxed);
-}
+use crate::Client;
 
 /// What the jobs of the tier work on.
 #[derive(Debug)]
@@ -80,20 +35,6 @@ pub struct Shared {
     listeners: RwLock<Vec<Arc<dyn Listener>>>,
     began: Instant,
     last_fault: Mutex<Option<String>>,
-}
-
-/// What is known of the bucket.
-#[derive(Debug)]
-pub struct Books {
-    pub index: Index,
-    /// When the chunk in each slot was last seen, in milliseconds of the tier's clock.
-    seen: Vec<u64>,
-    absent: HashMap<Digest, Instant>,
-    /// Names that do not follow from the digest.
-    names: HashMap<Digest, Arc<str>>,
-    tenants: HashMap<TenantId, String>,
-    /// What changed while the first listing runs, whose pages may be older; `None` once it is over.
-    changed: Option<HashSet<Digest>>,
 }
 
 impl Shared {
@@ -160,14 +101,8 @@ impl Shared {
                 return;
             }
             let chunk = books.chunk(key, len);
-            match books.index.reserve(self.now_ms(), 0) {
-                Reserve::Granted(room) => drop(books.index.commit(room, chunk)),
-                Reserve::Evict(victims) => {
-                    victims.iter().for_each(|v| drop(books.index.restored(&v.chunk.digest)));
-                    let _ = books.index.insert(chunk);
-                }
-                _ => drop(books.index.insert(chunk)),
-            }
+            // What lies there is counted, whatever the cap says: the next save evicts for it.
+            let _ = books.index.insert(chunk);
             self.note_name(&mut books, key);
             add(&self.counters.discovered, 1);
         }
@@ -285,108 +220,4 @@ impl Shared {
         let error = key.iter().fold(error, |error, key| error.with_key(*key.digest()));
         error.with_source(e)
     }
-}
-
-impl Books {
-    /// The chunk's entry in the index, its tenant included.
-    pub fn chunk(&mut self, key: &Key, len: u64) -> Chunk {
-        Chunk::new(*key.digest(), len, len).with_tenant(self.tenant(key.namespace().tenant()))
-    }
-
-    fn tenant(&mut self, name: &str) -> TenantId {
-        if name.is_empty() {
-            return TenantId(0);
-        }
-        let digest = Digest::of("kvtier tenant", name.as_bytes());
-        let [a, b, c, d, ..] = *digest.as_bytes();
-        let id = TenantId(u32::from_le_bytes([a, b, c, d]).max(1));
-        self.tenants.entry(id).or_insert_with(|| name.to_owned());
-        id
-    }
-
-    pub fn tenant_name(&self, id: TenantId) -> String {
-        self.tenants.get(&id).cloned().unwrap_or_default()
-    }
-
-    /// The chunk was seen just now.
-    pub fn confirm(&mut self, digest: &Digest, now_ms: u64) {
-        self.changed(*digest);
-        self.absent.remove(digest);
-        if let Some(entry) = self.index.get(digest) {
-            let slot = entry.slot as usize;
-            if self.seen.len() <= slot {
-                self.seen.resize(slot + 1, 0);
-            }
-            self.seen[slot] = now_ms;
-        }
-    }
-
-    fn note_absent(&mut self, digest: Digest) {
-        if self.absent.len() >= ABSENT_MAX {
-            self.absent.clear();
-        }
-        self.absent.insert(digest, Instant::now());
-    }
-
-    /// The key changed: a listing that is under way may tell of it as it was before.
-    pub fn changed(&mut self, digest: Digest) {
-        if let Some(changed) = &mut self.changed
-            && changed.len() < CHANGED_MAX
-        {
-            changed.insert(digest);
-        }
-    }
-
-    /// Enters a page of the first listing.
-    pub fn list(&mut self, found: impl Iterator<Item = (Digest, u64)>, now_ms: u64) {
-        let full = self.changed.as_ref().is_none_or(|changed| changed.len() >= CHANGED_MAX);
-        for (digest, len) in found {
-            let changed = self.changed.as_ref().is_some_and(|changed| changed.contains(&digest));
-            if full || changed || self.index.get(&digest).is_some() {
-                continue;
-            }
-            if let kvtier_index::Inserted::New(slot) = self.index.insert(Chunk::new(digest, len, len)) {
-                let slot = slot as usize;
-                self.seen.resize(self.seen.len().max(slot + 1), 0);
-                self.seen[slot] = now_ms;
-            }
-        }
-    }
-
-    /// The first listing is over.
-    pub fn listed(&mut self) {
-        self.changed = None;
-    }
-
-    /// Whether it is.
-    pub fn is_listed(&self) -> bool {
-        self.changed.is_none()
-    }
-}
-
-/// What an object's head says of the chunk in it.
-pub enum Told {
-    /// These are its facts.
-    Facts(Box<Facts>),
-    /// Another program wrote it.
-    Nothing,
-    /// It is not the key's, or not what it says.
-    Wrong,
-}
-
-/// Reads an object's facts and checks all of them but the sums.
-pub fn told(object: &Object, key: &Key) -> Told {
-    use base64::Engine;
-    let Some(text) = object.meta(FACTS) else { return Told::Nothing };
-    let Some(facts) = base64::engine::general_purpose::STANDARD.decode(text).ok().and_then(|b| Facts::decode(&b).ok())
-    else {
-        return Told::Wrong;
-    };
-    let same = facts.key == *key.digest()
-        && facts.namespace == key.namespace().digest()
-        && facts.raw_len == object.total()
-        && facts.sums.len() == object.total()
-        && facts.codec.0 == 0
-        && facts.key_id == 0;
-    if same { Told::Facts(Box::new(facts)) } else { Told::Wrong }
 }

@@ -1,0 +1,40 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($name:ident),* $(,)?) => {
+        /// What the tier counts; every field only grows.
+        #[derive(Debug, Default)]
+        pub struct Counters { $(pub $name: AtomicU64,)* }
+
+        impl Counters {
+            /// All counters by name, in a fixed order.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*]
+            }
+        }
+    };
+}
+
+counters!(
+    hits,
+    misses_absent,
+    misses_corrupt,
+    misses_length,
+    loaded_bytes,
+    unverified,
+    stored,
+    present,
+    shed,
+    saved_bytes,
+    evicted,
+    delete_failures,
+    vanished,
+    discovered,
+    listed,
+    errors,
+);
+
+/// Adds to a counter.
+pub fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
