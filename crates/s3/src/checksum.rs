@@ -49,6 +49,12 @@ impl Checksum {
         Some(running.value())
     }
 
+    /// The header's value for a sum that is known.
+    pub(crate) fn written(self, sum: u64) -> String {
+        let width = if self == Checksum::Crc32c { 4 } else { 8 };
+        STANDARD.encode(&sum.to_be_bytes()[8 - width..])
+    }
+
     /// The first checksum of a whole object that `header` returns, and its value. Those of multipart uploads that cover the
     /// parts' checksums (`...-3`) say nothing about the bytes in one pass.
     pub(crate) fn returned<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<(Checksum, &'h str)> {

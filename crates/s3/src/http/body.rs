@@ -1,5 +1,6 @@
 //! Where a body goes. A sink gives room for no more bytes than it has, so nothing can land outside it.
 
+use super::Head;
 use crate::checksum::Running;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -8,19 +9,51 @@ const WINDOW_BYTES: usize = 256 * 1024;
 /// Control bodies grow by this much.
 const STEP_BYTES: usize = 16 * 1024;
 
-/// The caller's memory for one object, filled from the start. It outlives a broken connection, so that the next one goes on where
-/// the last one ended.
+/// Sees an object as it lands, while the bytes are still in the cache.
+pub trait Watch: std::fmt::Debug + Send {
+    /// The object begins anew, as this head says. `true`: what lands is proven by whoever watches, and needs no other sum.
+    fn begin(&mut self, head: &Head) -> bool;
+    /// The next bytes landed, in order.
+    fn landed(&mut self, bytes: &[u8]);
+}
+
+/// The caller's memory for one object, in one piece or several, filled from the start. It outlives a broken connection, so that the
+/// next one goes on where the last one ended.
 #[derive(Debug)]
 pub struct Landing<'a> {
     memory: &'a mut [u8],
+    more: Vec<&'a mut [u8]>,
+    len: usize,
     filled: usize,
     sum: Option<Running>,
+    watch: Option<&'a mut dyn Watch>,
 }
 
 impl<'a> Landing<'a> {
     /// An empty one over `memory`.
     pub fn new(memory: &'a mut [u8]) -> Self {
-        Landing { memory, filled: 0, sum: None }
+        let len = memory.len();
+        Landing { memory, more: Vec::new(), len, filled: 0, sum: None, watch: None }
+    }
+
+    #[cfg(any(feature = "tier", test))]
+    /// Goes on in these pieces where the memory ends.
+    pub fn then(mut self, more: Vec<&'a mut [u8]>) -> Self {
+        self.len += more.iter().map(|piece| piece.len()).sum::<usize>();
+        self.more = more;
+        self
+    }
+
+    #[cfg(any(feature = "tier", test))]
+    /// Watched by `watch`.
+    pub fn watched(mut self, watch: &'a mut dyn Watch) -> Self {
+        self.watch = Some(watch);
+        self
+    }
+
+    /// Tells who watches of an object that begins; whether its bytes are proven there.
+    pub fn begin(&mut self, head: &Head) -> bool {
+        self.watch.as_mut().is_some_and(|watch| watch.begin(head))
     }
 
     /// Starts over, with what is to be summed.
@@ -35,12 +68,42 @@ impl<'a> Landing<'a> {
 
     /// Bytes that still fit.
     pub fn room(&self) -> usize {
-        self.memory.len() - self.filled
+        self.len - self.filled
     }
 
     /// The sum of what landed, if one was asked for.
     pub fn sum(&self) -> Option<&Running> {
         self.sum.as_ref()
+    }
+
+    /// The rest of the piece that holds the byte `at`, from there on; empty behind the end.
+    fn piece(&mut self, mut at: usize) -> &mut [u8] {
+        if at < self.memory.len() {
+            return &mut self.memory[at..];
+        }
+        at -= self.memory.len();
+        for piece in &mut self.more {
+            if at < piece.len() {
+                return &mut piece[at..];
+            }
+            at -= piece.len();
+        }
+        &mut []
+    }
+
+    /// The next `len` bytes, of one piece, hold data.
+    fn take_in(&mut self, len: usize) {
+        let start = self.filled;
+        self.filled += len;
+        let (mut sum, mut watch) = (self.sum.take(), self.watch.take());
+        let bytes = &self.piece(start)[..len];
+        if let Some(sum) = &mut sum {
+            sum.update(bytes);
+        }
+        if let Some(watch) = &mut watch {
+            watch.landed(bytes);
+        }
+        (self.sum, self.watch) = (sum, watch);
     }
 }
 
@@ -58,13 +121,15 @@ impl Sink<'_, '_> {
     pub fn space(&mut self, want: usize) -> Result<&mut [u8]> {
         match self {
             Sink::Land(landing) => {
-                let window = if landing.sum.is_some() { WINDOW_BYTES } else { usize::MAX };
-                let len = want.min(landing.room()).min(window);
-                let start = landing.filled;
+                let summed = landing.sum.is_some() || landing.watch.is_some();
+                let window = if summed { WINDOW_BYTES } else { usize::MAX };
+                let (start, room) = (landing.filled, landing.len);
+                let piece = landing.piece(start);
+                let len = want.min(piece.len()).min(window);
                 if len == 0 {
-                    return Err(too_long(landing.memory.len()));
+                    return Err(too_long(room));
                 }
-                Ok(&mut landing.memory[start..start + len])
+                Ok(&mut piece[..len])
             }
             Sink::Text(text, max) => {
                 let start = text.len();
@@ -81,13 +146,7 @@ impl Sink<'_, '_> {
     /// Says that the first `len` of the `of` bytes that [`Sink::space`] gave now hold data.
     pub fn filled(&mut self, len: usize, of: usize) {
         match self {
-            Sink::Land(landing) => {
-                let start = landing.filled;
-                landing.filled += len;
-                if let Some(sum) = &mut landing.sum {
-                    sum.update(&landing.memory[start..start + len]);
-                }
-            }
+            Sink::Land(landing) => landing.take_in(len),
             Sink::Text(text, _) => text.truncate(text.len() - (of - len)),
         }
     }
@@ -123,6 +182,34 @@ mod tests {
         assert_eq!((landing.filled(), landing.room()), (5, 0));
         assert_eq!(guard, [0; 3]);
         assert_eq!(memory, *b"12345\0\0\0");
+    }
+
+    #[derive(Debug, Default)]
+    struct Heard(Vec<u8>);
+
+    impl Watch for Heard {
+        fn begin(&mut self, _: &Head) -> bool {
+            self.0.clear();
+            true
+        }
+        fn landed(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+    }
+
+    #[test]
+    fn pieces_are_filled_in_order_and_watched() {
+        let (mut memory, mut heard) = ([0; 9], Heard::default());
+        let (first, rest) = memory.split_at_mut(3);
+        let (none, rest) = rest.split_at_mut(0);
+        let (second, guard) = rest.split_at_mut(4);
+        let mut landing = Landing::new(first).then(vec![none, second]).watched(&mut heard);
+        assert_eq!(landing.room(), 7);
+        assert!(Sink::Land(&mut landing).copy(b"12345").is_ok());
+        assert_eq!((landing.filled(), landing.room()), (5, 2));
+        assert!(Sink::Land(&mut landing).copy(b"678").is_err());
+        assert_eq!(guard, [0; 2]);
+        assert_eq!((&memory, &heard.0[..]), (b"1234567\0\0", &b"1234567"[..]));
     }
 
     #[test]

@@ -12,6 +12,8 @@ mod stream;
 mod tls;
 mod way;
 
+#[cfg(feature = "tier")]
+pub use body::Watch;
 pub use body::{Landing, Sink};
 pub use conn::Sent;
 pub use dial::{Dialer, Target};

@@ -61,11 +61,18 @@ impl Client {
     /// another version is there than [`Get::if_match`] names.
     pub async fn get(&self, key: &str, lease: &mut Lease, get: &Get) -> Result<Option<Object>> {
         lease.assume_filled(0);
-        let got = self.run("get", fetch(&self.inner, key, host(lease)?, get)).await?;
+        let landing = slot(host(lease)?, get)?;
+        let got = self.run("get", fetch(&self.inner, key, landing, get)).await?;
         if let Some(object) = &got {
             lease.assume_filled(usize::try_from(object.len).unwrap_or(usize::MAX));
         }
         Ok(got)
+    }
+
+    /// Gets an object of at most as many bytes into memory that somebody watches; `None` when it is not there.
+    #[cfg(feature = "tier")]
+    pub(crate) async fn get_watched(&self, key: &str, landing: Landing<'_>) -> Result<Option<Object>> {
+        self.run("get", fetch(&self.inner, key, landing, &Get::at_most())).await
     }
 }
 
@@ -75,19 +82,19 @@ pub fn host(lease: &mut Lease) -> Result<&mut [u8]> {
     lease.as_host_mut().ok_or_else(refusal)
 }
 
-/// Gets into `memory`, until it is there or there is no more to try.
-pub async fn fetch(inner: &Arc<Inner>, key: &str, memory: &mut [u8], get: &Get) -> Result<Option<Object>> {
-    let memory = match &get.range {
-        Some(range) => {
-            let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
-            let invalid = || Error::new(ErrorKind::Invalid, "the range is empty or longer than the memory");
-            memory.get_mut(..len).filter(|memory| !memory.is_empty()).ok_or_else(invalid)?
-        }
-        None => memory,
-    };
+/// The part of `memory` that a range fills; without one, all of it.
+pub fn slot<'a>(memory: &'a mut [u8], get: &Get) -> Result<Landing<'a>> {
+    let Some(range) = &get.range else { return Ok(Landing::new(memory)) };
+    let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+    let invalid = || Error::new(ErrorKind::Invalid, "the range is empty or longer than the memory");
+    memory.get_mut(..len).filter(|memory| !memory.is_empty()).map(Landing::new).ok_or_else(invalid)
+}
+
+/// Gets into `landing`, until it is there or there is no more to try.
+pub async fn fetch(inner: &Arc<Inner>, key: &str, mut landing: Landing<'_>, get: &Get) -> Result<Option<Object>> {
     let start = get.range.as_ref().map(|range| range.start);
     let mut course = Course { start, exact: get.exact, etag: get.if_match.clone(), total: None, sum: None };
-    let (mut landing, mut tries) = (Landing::new(memory), Tries::new(inner));
+    let mut tries = Tries::new(inner);
     inner.gets.fetch_add(1, Ordering::Relaxed);
     loop {
         if landing.filled() > 0 {
@@ -137,7 +144,8 @@ async fn attempt(
     if !open.head.is_success() {
         return Err(open.refusal(inner).await);
     }
-    course.check(&open.head, landing, verify).map_err(unfit)?;
+    let proven = landing.filled() == 0 && landing.begin(&open.head);
+    course.check(&open.head, landing, verify && !proven).map_err(unfit)?;
     let head = open.land(inner, landing).await?;
     match course.finish(landing) {
         Ok(true) => inner.counters.checksums_verified.one(),

@@ -18,6 +18,8 @@ pub struct Put {
     pub if_absent: bool,
     /// Metadata: names without `x-amz-meta-`, in lower case; values in printable ASCII. At most eight.
     pub meta: Vec<(String, String)>,
+    /// The body's CRC-32C, where the caller knows it: then it is not computed again.
+    pub crc32c: Option<u32>,
 }
 
 impl Put {
@@ -51,7 +53,10 @@ impl Client {
     pub async fn put(&self, key: &str, body: &View, put: &Put) -> Result<Stored> {
         let bytes = host(body)?;
         let sum = self.inner.config.checksum;
-        let value = sum.of(bytes);
+        let value = match put.crc32c {
+            Some(crc) if sum == Checksum::Crc32c => Some(sum.written(crc.into())),
+            _ => sum.of(bytes),
+        };
         let mut headers = Headers::default();
         if put.if_absent {
             headers.push("if-none-match", "*")?;

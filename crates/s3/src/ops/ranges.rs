@@ -2,7 +2,7 @@ use std::sync::Mutex;
 
 use kvtier_mem::Lease;
 
-use super::get::{Get, fetch, host};
+use super::get::{Get, fetch, host, slot};
 use super::head::Object;
 use super::join;
 use crate::client::Client;
@@ -28,7 +28,8 @@ impl Client {
             let first = &first;
             async move {
                 let end = start + memory.len() as u64;
-                let part = fetch(&self.inner, key, memory, &Get::range(start..end)).await?.ok_or_else(missing)?;
+                let get = Get::range(start..end);
+                let part = fetch(&self.inner, key, slot(memory, &get)?, &get).await?.ok_or_else(missing)?;
                 let mut first = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 if part.total != len as u64 {
                     let what = format!("the object has {} bytes, the memory {len}", part.total);
