@@ -40,7 +40,6 @@ const STEPS: &[Step] = &[
     Step { name: "deny", run: steps::deny },
     Step { name: "clippy-each", run: steps::clippy_each },
     Step { name: "clippy-all", run: steps::clippy_all },
-    Step { name: "build-each", run: steps::build_each },
     Step { name: "test", run: steps::test },
     Step { name: "doc", run: steps::doc },
     Step { name: "features", run: steps::features },
