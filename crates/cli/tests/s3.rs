@@ -108,7 +108,8 @@ fn doctor_finds_what_a_strict_store_can_do_and_leaves_nothing_behind() {
         ("listing", "complete at once, sorted, pages as asked, start-after, folds at /, any prefix"),
         ("many deletes", "yes"),
         ("versioning", "off"),
-        ("object lock", "unknown (NotImplemented)"),
+        ("object lock", "off"),
+        ("lifecycle rules", "none that touch objects"),
         ("clock", "the store's is 0 s ahead"),
     ] {
         assert_eq!(found(&out, what), (is.to_owned(), None), "{what}");
@@ -127,11 +128,15 @@ fn doctor_finds_what_a_strict_store_can_do_and_leaves_nothing_behind() {
     }
 }
 
+const RULE: &str = "<LifecycleConfiguration><Rule><ID>old</ID><Filter/><Status>Enabled</Status><Expiration><Days>1</Days>\
+    </Expiration></Rule></LifecycleConfiguration>";
+
 #[test]
 fn doctor_names_what_a_poor_store_lacks_and_what_to_do() {
     let mut setup = Setup::default();
     (setup.overwrites, setup.deletes_singly, setup.refuse_unsigned, setup.versioned) = (true, true, true, true);
     setup.clock_ahead_s = 2 * 3600;
+    setup.lifecycle = Some(RULE.into());
     let server = Server::start(setup).unwrap();
     let out = json(&kvtier(&server, SECRET, LOOK));
     for (what, is, advice) in [
@@ -139,6 +144,7 @@ fn doctor_names_what_a_poor_store_lacks_and_what_to_do() {
         ("signed bodies", "wanted by the store", "hashing costs"),
         ("many deletes", "no", "one request an object"),
         ("versioning", "on", "old versions"),
+        ("lifecycle rules", "old", "deletes or moves objects itself"),
         ("clock", "the store's is 7200 s ahead", "set this machine's clock"),
     ] {
         let (found, advised) = found(&out, what);

@@ -85,6 +85,7 @@ pub mod fuzzing {
     pub fn xml(bytes: &[u8]) {
         crate::xml::Complaint::of(bytes);
         crate::ops::fuzz_answers(bytes);
+        crate::probe::fuzz_settings(bytes);
         crate::identity::fuzz_session(bytes);
     }
 

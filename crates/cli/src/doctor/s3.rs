@@ -1,7 +1,7 @@
 //! `kvtier doctor s3`: a bucket and its store, looked at from outside.
 
 use anyhow::{Context, Result};
-use kvtier::s3::probe::{Connection, Listing, Probe, Setting};
+use kvtier::s3::probe::{Connection, Lifecycle, Listing, Probe, Setting};
 use kvtier::s3::{Checksum, Client, Conditional, Endpoint, Provider, Style};
 use serde_json::{Value, json};
 
@@ -150,14 +150,15 @@ impl Found {
                 .advising(!probe.deletes_many, "eviction costs one request an object"),
             setting(
                 "versioning",
-                &probe.versioning,
+                &probe.settings.versioning,
                 "evicted objects stay as old versions and are paid for: suspend it, or let them expire by a rule",
             ),
             setting(
                 "object lock",
-                &probe.object_lock,
+                &probe.settings.object_lock,
                 "objects that cannot be deleted fill the bucket: use one without it",
             ),
+            lifecycle(&probe.settings.lifecycle),
         ]);
         all
     }
@@ -275,10 +276,27 @@ fn name(sum: Checksum) -> String {
 fn setting(what: &'static str, found: &Setting, advice: &str) -> Finding {
     let text = match found {
         Setting::On => "on".to_owned(),
+        Setting::Suspended => "suspended".to_owned(),
         Setting::Unknown(why) => format!("unknown ({why})"),
         _ => "off".to_owned(),
     };
     Finding::new(what, text).advising(*found == Setting::On, advice)
+}
+
+fn lifecycle(found: &Lifecycle) -> Finding {
+    let (text, acts) = match found {
+        Lifecycle::Rules(rules) => {
+            let acts: Vec<&str> = rules
+                .iter()
+                .filter(|rule| rule.enabled && (rule.expires || rule.moves_to.is_some()))
+                .map(|rule| rule.id.as_str())
+                .collect();
+            (if acts.is_empty() { "none that touch objects".to_owned() } else { acts.join(", ") }, !acts.is_empty())
+        }
+        Lifecycle::Unknown(why) => (format!("unknown ({why})"), false),
+        _ => ("unknown".to_owned(), false),
+    };
+    Finding::new("lifecycle rules", text).advising(acts, "the store deletes or moves objects itself, used or not")
 }
 
 fn listing(listing: &Listing) -> Finding {

@@ -3,7 +3,7 @@ use crate::encode;
 use crate::endpoint::Provider;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
-use crate::time::iso;
+use crate::time::{http_date, iso};
 use crate::tries::Tries;
 use crate::xml;
 
@@ -55,6 +55,8 @@ pub struct Page {
     pub prefixes: Vec<String>,
     /// Where the next page begins; `None` on the last.
     pub next: Option<String>,
+    /// When the store answered, in seconds since 1970 by its clock; `None` when it does not say.
+    pub date: Option<i64>,
 }
 
 /// An unfinished upload.
@@ -77,6 +79,8 @@ pub struct Uploads {
     pub uploads: Vec<Upload>,
     /// Where the next page begins: key and upload id.
     pub next: Option<(String, String)>,
+    /// When the store answered, in seconds since 1970 by its clock; `None` when it does not say.
+    pub date: Option<i64>,
 }
 
 impl Client {
@@ -98,7 +102,8 @@ impl Client {
         query.extend(list.start_after.as_deref().map(|after| ("start-after", after)));
         let request = Request { query: &query, ..Request::new("GET", None) };
         let answer = self.run("list", Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX)).await?;
-        page(&answer.body).map_err(|e| e.with_op("list"))
+        let date = answer.head.header("date").and_then(http_date);
+        page(&answer.body).map(|page| Page { date, ..page }).map_err(|e| e.with_op("list"))
     }
 
     /// One page of the unfinished uploads under a prefix; `next` is that of the page before.
@@ -110,7 +115,8 @@ impl Client {
         query.push(("uploads", ""));
         let request = Request { query: &query, ..Request::new("GET", None) };
         let answer = self.run("list_uploads", Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX)).await?;
-        uploads(&answer.body).map_err(|e| e.with_op("list_uploads"))
+        let date = answer.head.header("date").and_then(http_date);
+        uploads(&answer.body).map(|found| Uploads { date, ..found }).map_err(|e| e.with_op("list_uploads"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a store can do, found out by asking it: profiles say what is usual, a probe what is so.
 
 mod listing;
+mod settings;
 mod sums;
 
 use std::net::SocketAddr;
@@ -13,9 +14,12 @@ use crate::endpoint::Conditional;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Payload, Request};
 use crate::tries::Tries;
-use crate::xml;
+
+#[cfg(fuzzing)]
+pub use settings::fuzz_settings;
 
 pub use listing::Listing;
+pub use settings::{Lifecycle, Rule, Setting, Settings};
 pub use sums::Sum;
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
@@ -48,18 +52,6 @@ pub struct Secured {
     pub alpn: Option<String>,
 }
 
-/// What a bucket is set to.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Setting {
-    /// It is on.
-    On,
-    /// It is off.
-    Off,
-    /// The store does not tell, for this reason.
-    Unknown(String),
-}
-
 /// What a store can do.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -78,10 +70,8 @@ pub struct Probe {
     pub listing: Listing,
     /// Whether it takes a list of keys to delete.
     pub deletes_many: bool,
-    /// Whether deleted objects are kept as versions.
-    pub versioning: Setting,
-    /// Whether objects may be locked against deletion.
-    pub object_lock: Setting,
+    /// What the bucket makes of deleted and old objects.
+    pub settings: Settings,
 }
 
 impl Client {
@@ -131,8 +121,7 @@ impl Asker<'_> {
             wants_signed_bodies: self.client.inner.signs_bodies(),
             listing: self.listing(&bytes).await?,
             deletes_many: self.deletes_many(&key).await?,
-            versioning: self.setting("versioning", "Status").await?,
-            object_lock: self.setting("object-lock", "ObjectLockEnabled").await?,
+            settings: self.client.settings().await?,
         })
     }
 
@@ -147,7 +136,7 @@ impl Asker<'_> {
 
     /// Asks until there is an answer. Wrong checksums are asked about on purpose: that the store refuses them is one.
     async fn ask(&self, op: &'static str, request: &Request<'_>) -> Result<Answer> {
-        self.client.run(op, answered(&self.client.inner, request)).await
+        self.client.run(op, answered(&self.client.inner, request, ANSWER_BYTES_MAX)).await
     }
 
     async fn conditional(&self, key: &str, bytes: &[u8]) -> Result<Conditional> {
@@ -166,38 +155,6 @@ impl Asker<'_> {
             Err(e) => Err(e),
         }
     }
-
-    /// A setting of the bucket, by one element in the answer to `GET ?name`.
-    async fn setting(&self, name: &str, field: &str) -> Result<Setting> {
-        let request = Request { query: &[(name, "")], ..Request::new("GET", None) };
-        match self.ask("get", &request).await {
-            Ok(answer) => Ok(setting(&answer.body, field)),
-            Err(e) if e.status() == Some(404) => Ok(Setting::Off),
-            Err(e) if is_refusal(&e) || e.kind() == ErrorKind::Denied => {
-                let why = e.code().map_or_else(|| format!("HTTP {}", e.status().unwrap_or(0)), str::to_owned);
-                Ok(Setting::Unknown(why))
-            }
-            Err(e) => Err(e),
-        }
-    }
-}
-
-/// Some stores answer questions that they do not know with something else, such as a listing: that is no answer.
-fn setting(body: &[u8], field: &str) -> Setting {
-    let (mut found, mut root) = (None, String::new());
-    let read = xml::each(body, |path, text| match path {
-        [_, name] if name == field => found = Some(text.trim() == "Enabled"),
-        [name] => name.clone_into(&mut root),
-        _ => {}
-    });
-    match (read, found) {
-        (Ok(()), _) if !root.ends_with("Configuration") => {
-            Setting::Unknown("the store answers another question".into())
-        }
-        (Ok(()), Some(true)) => Setting::On,
-        (Ok(()), _) => Setting::Off,
-        (Err(_), _) => Setting::Unknown("the answer is not XML".into()),
-    }
 }
 
 /// Whether the store says that it will not do this at all.
@@ -206,31 +163,16 @@ fn is_refusal(error: &Error) -> bool {
         && error.status().is_some_and(|status| status != 404)
 }
 
-async fn answered(inner: &Arc<Inner>, request: &Request<'_>) -> Result<Answer> {
+async fn answered(inner: &Arc<Inner>, request: &Request<'_>, bytes_max: usize) -> Result<Answer> {
     request.check()?;
     let mut tries = Tries::new(inner);
     loop {
-        match tries.once(request, ANSWER_BYTES_MAX).await {
+        match tries.once(request, bytes_max).await {
             Ok(answer) => return Ok(answer),
             Err(trouble) if trouble.error.kind() == ErrorKind::Corrupt && trouble.error.status().is_some() => {
                 return Err(trouble.error);
             }
             Err(trouble) => tries.after(trouble).await?,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_are_read_and_other_answers_are_not_taken_for_them() {
-        let of = |body: &str| setting(body.as_bytes(), "Status");
-        assert_eq!(of("<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"), Setting::On);
-        assert_eq!(of("<VersioningConfiguration><Status>Suspended</Status></VersioningConfiguration>"), Setting::Off);
-        assert_eq!(of("<VersioningConfiguration/>"), Setting::Off);
-        assert!(matches!(of("<ListBucketResult><Name>b</Name></ListBucketResult>"), Setting::Unknown(_)));
-        assert!(matches!(of("<html"), Setting::Unknown(_)));
     }
 }

@@ -9,7 +9,7 @@ use super::wire::{Request, Response};
 use super::{calendar, multipart, xml};
 
 /// Which of the stores' ways it has.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Ways {
     /// Whether it is S3 Express.
     pub express: bool,
@@ -19,6 +19,12 @@ pub struct Ways {
     pub deletes_singly: bool,
     /// Whether it says that it keeps versions.
     pub versioned: bool,
+    /// Whether it says that objects may be locked.
+    pub object_lock: bool,
+    /// What it answers when it is asked for its lifecycle rules.
+    pub lifecycle: Option<String>,
+    /// Whether nobody may ask for its settings.
+    pub hides_settings: bool,
 }
 
 /// Answers a request for the bucket.
@@ -36,10 +42,25 @@ pub fn bucket(store: &mut Store, request: &Request, body: &[u8], ways: Ways) -> 
             Response::new(204, "")
         }
         "DELETE" => Response::error(409, "BucketNotEmpty"),
-        "GET" if has("list-type") => list(store, request, ways),
-        "GET" if has("uploads") => multipart::list(store, &request.query("prefix").unwrap_or_default()),
-        "GET" if has("versioning") && !ways.express => versioning(ways.versioned),
-        "POST" if has("delete") => delete_many(store, request, body, ways),
+        "GET" if has("list-type") => list(store, request, &ways),
+        "GET" if has("uploads") => {
+            let prefix = request.query("prefix").unwrap_or_default();
+            match ways.express && !prefix.is_empty() && !prefix.ends_with('/') {
+                true => Response::error(400, "InvalidRequest"),
+                false => multipart::list(store, &prefix),
+            }
+        }
+        "GET" if ways.express && (has("versioning") || has("object-lock")) => Response::error(501, "NotImplemented"),
+        "GET" if ways.hides_settings && (has("versioning") || has("object-lock") || has("lifecycle")) => {
+            Response::error(403, "AccessDenied")
+        }
+        "GET" if has("versioning") => versioning(ways.versioned),
+        "GET" if has("object-lock") => object_lock(ways.object_lock),
+        "GET" if has("lifecycle") => match ways.lifecycle {
+            Some(rules) => Response::new(200, rules),
+            None => Response::error(404, "NoSuchLifecycleConfiguration"),
+        },
+        "POST" if has("delete") => delete_many(store, request, body, &ways),
         _ => Response::error(501, "NotImplemented"),
     }
 }
@@ -52,6 +73,16 @@ fn versioning(versioned: bool) -> Response {
     Response::new(200, body)
 }
 
+fn object_lock(on: bool) -> Response {
+    match on {
+        true => Response::new(
+            200,
+            "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>",
+        ),
+        false => Response::error(404, "ObjectLockConfigurationNotFoundError"),
+    }
+}
+
 /// Answers a request for an object.
 pub fn object(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, ways: Ways) -> Response {
     if !store.bucket_exists {
@@ -60,7 +91,7 @@ pub fn object(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, wa
     let id = request.query("uploadId");
     match (request.method.as_str(), id) {
         ("GET" | "HEAD", None) => get(store, request, key),
-        ("PUT", None) => put(store, request, key, body, ways),
+        ("PUT", None) => put(store, request, key, body, &ways),
         ("DELETE", None) => {
             store.objects.remove(key);
             Response::new(204, "")
@@ -99,7 +130,7 @@ fn get(store: &Store, request: &Request, key: &str) -> Response {
     describe(response.with("content-range", format!("bytes {first}-{last}/{total}")))
 }
 
-fn put(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, ways: Ways) -> Response {
+fn put(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, ways: &Ways) -> Response {
     if sum_is_wrong(request, &body) {
         return Response::error(400, "BadDigest");
     }
@@ -132,7 +163,7 @@ pub fn sum_is_wrong(request: &Request, body: &[u8]) -> bool {
         || differs("content-md5", &|| STANDARD.encode(md5::Md5::digest(body)))
 }
 
-fn delete_many(store: &mut Store, request: &Request, body: &[u8], ways: Ways) -> Response {
+fn delete_many(store: &mut Store, request: &Request, body: &[u8], ways: &Ways) -> Response {
     if ways.deletes_singly {
         return Response::error(501, "NotImplemented");
     }
@@ -154,7 +185,7 @@ fn delete_many(store: &mut Store, request: &Request, body: &[u8], ways: Ways) ->
     Response::new(200, answer)
 }
 
-fn list(store: &Store, request: &Request, ways: Ways) -> Response {
+fn list(store: &Store, request: &Request, ways: &Ways) -> Response {
     let of = |name: &str| request.query(name).unwrap_or_default();
     let (prefix, delimiter) = (of("prefix"), of("delimiter"));
     if ways.express && ((!prefix.is_empty() && !prefix.ends_with('/')) || !of("start-after").is_empty()) {

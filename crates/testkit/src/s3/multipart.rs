@@ -10,7 +10,7 @@ const PART_MIN: usize = 5 << 20;
 pub fn create(store: &mut Store, request: &Request, key: &str) -> Response {
     let id = store.upload_id();
     let pending =
-        Pending { key: key.to_owned(), begun: calendar::now(), headers: kept_headers(request), ..Pending::default() };
+        Pending { key: key.to_owned(), begun: store.now(), headers: kept_headers(request), ..Pending::default() };
     store.uploads.insert(id.clone(), pending);
     let id = xml::escape(&id);
     Response::new(

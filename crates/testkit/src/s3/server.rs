@@ -35,6 +35,12 @@ pub struct Setup {
     pub deletes_singly: bool,
     /// Whether it says that it keeps versions.
     pub versioned: bool,
+    /// Whether it says that objects may be locked.
+    pub object_lock: bool,
+    /// Its lifecycle rules, in XML; it has none without.
+    pub lifecycle: Option<String>,
+    /// Whether nobody may ask for its settings.
+    pub hides_settings: bool,
 }
 
 impl Default for Setup {
@@ -49,6 +55,9 @@ impl Default for Setup {
             overwrites: false,
             deletes_singly: false,
             versioned: false,
+            object_lock: false,
+            lifecycle: None,
+            hides_settings: false,
         }
     }
 }
@@ -195,6 +204,22 @@ impl Server {
         let mut store = lock(&self.shared.store);
         let object = store.stored(bytes, Vec::new());
         store.objects.insert(key.to_owned(), object);
+    }
+
+    /// Deletes an object behind the clients' backs; whether it was there.
+    pub fn remove_object(&self, key: &str) -> bool {
+        lock(&self.shared.store).objects.remove(key).is_some()
+    }
+
+    /// The names of all objects that begin with `prefix`, in order.
+    pub fn keys(&self, prefix: &str) -> Vec<String> {
+        lock(&self.shared.store).objects.keys().filter(|key| key.starts_with(prefix)).cloned().collect()
+    }
+
+    /// From now on an object was written so many seconds earlier; whether it is there.
+    pub fn backdate(&self, key: &str, seconds: i64) -> bool {
+        let mut store = lock(&self.shared.store);
+        store.objects.get_mut(key).map(|object| object.modified -= seconds).is_some()
     }
 
     /// How many multipart uploads are unfinished.
@@ -352,7 +377,9 @@ impl Shared {
 
     fn handle(&self, request: &Request, body: Vec<u8>) -> Response {
         let Setup { bucket, overwrites, deletes_singly, versioned, .. } = self.setup.clone();
-        let ways = Ways { express: self.is_express(), overwrites, deletes_singly, versioned };
+        let Setup { object_lock, lifecycle, hides_settings, .. } = self.setup.clone();
+        let express = self.is_express();
+        let ways = Ways { express, overwrites, deletes_singly, versioned, object_lock, lifecycle, hides_settings };
         if ways.express && request.query("session").is_some() {
             return lock(&self.sessions).create(request, self.now());
         }
@@ -363,6 +390,7 @@ impl Shared {
             false => path.strip_prefix(&format!("/{bucket}")),
         };
         let mut store = lock(&self.store);
+        store.ahead_s = self.setup.clock_ahead_s + self.clock_step_s.load(Ordering::SeqCst);
         match rest.map(|rest| rest.strip_prefix('/').unwrap_or(rest)) {
             None => Response::error(404, "NoSuchBucket"),
             Some("") => api::bucket(&mut store, request, &body, ways),

@@ -31,6 +31,8 @@ pub struct Store {
     pub uploads: HashMap<String, Pending>,
     pub bucket_exists: bool,
     pub counter: u64,
+    /// How far the server's clock is ahead, in seconds.
+    pub ahead_s: i64,
 }
 
 impl Store {
@@ -38,7 +40,12 @@ impl Store {
     pub fn stored(&mut self, bytes: Vec<u8>, headers: Vec<(String, String)>) -> Stored {
         self.counter += 1;
         let etag = format!("\"{:032x}\"", self.counter.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Stored { bytes: Arc::new(bytes), etag, modified: calendar::now(), headers }
+        Stored { bytes: Arc::new(bytes), etag, modified: self.now(), headers }
+    }
+
+    /// Seconds since 1970 by the server's clock.
+    pub fn now(&self) -> i64 {
+        calendar::now() + self.ahead_s
     }
 
     /// A name for a new upload.
