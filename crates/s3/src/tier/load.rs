@@ -1,24 +1,33 @@
 use std::sync::Arc;
+use std::time::Instant;
 
-use kvtier_core::{Error, ErrorKind, Event, Key, Load, Loaded, MissReason, Slot};
-use kvtier_key::{BlockSums, KeyId};
+use kvtier_core::{Class, Error, ErrorKind, Event, Key, Load, Loaded, MissReason, Slot};
+use kvtier_key::BlockSums;
 use kvtier_mem::Lease;
 
 use super::counters::add;
-use super::shared::Shared;
-use super::told::{Told, told};
+use super::lanes::Lane;
+use super::shared::{Shared, Sight};
+use super::told::{FACTS, Proof, Told, told};
 use super::{Layout, Verify};
-use crate::{Get, Object};
+use crate::Client;
+use crate::http::Landing;
 
-/// A load: one GET into the leases, then the proof of every byte.
-pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>) {
-    op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
-    if let Some(over) = slot.is_over() {
-        return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("load")));
-    }
-    let result = fill(&shared, &mut op, slot.deadline()).await;
+/// A load: one GET into the leases, its bytes proven while they land.
+pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, class: Class) {
+    empty(&mut op);
+    let deadline = tokio::time::Instant::from_std(slot.deadline());
+    let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("load"));
+    let work = async {
+        let _go = shared.lanes.turn(Lane::of_load(class)).await;
+        match slot.is_over() {
+            Some(over) => Err(Error::new(over, "ended before it began").with_op("load")),
+            None => fill(&shared, &mut op, slot.deadline()).await,
+        }
+    };
+    let result = tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late());
     if !matches!(result, Ok(Loaded::Hit { .. })) {
-        op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
+        empty(&mut op);
     }
     let counters = &shared.counters;
     match &result {
@@ -29,87 +38,195 @@ pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>) {
         }
         Ok(Loaded::Miss(MissReason::Corrupt)) => add(&counters.misses_corrupt, 1),
         Ok(Loaded::Miss(MissReason::Length)) => add(&counters.misses_length, 1),
+        Ok(Loaded::Miss(MissReason::Unverified)) => add(&counters.misses_unverified, 1),
         Ok(Loaded::Miss(_)) => add(&counters.misses_absent, 1),
         _ => {}
     }
     slot.finish(op, result);
 }
 
-async fn fill(shared: &Shared, op: &mut Load, deadline: std::time::Instant) -> Result<Loaded, Error> {
-    let room = op.into.iter().map(|l| l.len() as u64).sum::<u64>();
-    let known = shared.books().index.get(op.key.digest()).map(|e| e.chunk.len);
-    if known.is_some_and(|len| len > room) || room == 0 {
+fn empty(op: &mut Load) {
+    op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
+}
+
+async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loaded, Error> {
+    let name = shared.name_of(&op.key)?;
+    let missed = match get(shared, op, &name, deadline).await? {
+        Loaded::Miss(MissReason::Absent) => Loaded::Miss(MissReason::Absent),
+        other => return Ok(other),
+    };
+    match shared.names.old(&op.key).filter(|old| *old != name) {
+        Some(old) => get(shared, op, &old, deadline).await,
+        None => Ok(missed),
+    }
+}
+
+/// What one object gives.
+async fn get(shared: &Shared, op: &mut Load, name: &str, deadline: Instant) -> Result<Loaded, Error> {
+    let room = op.into.iter().map(|lease| lease.len() as u64).sum::<u64>();
+    if room == 0 {
         return Ok(Loaded::Miss(MissReason::Length));
     }
-    let name = shared.names.of(&op.key)?;
+    let look = shared.turns.look(op.key.digest());
     let client = shared.client.until(deadline);
-    let mut bounce = match op.into.len() {
-        1 => None,
-        _ => match shared.bounce.lease(known.unwrap_or(room) as usize) {
-            Ok(lease) => Some(lease),
-            Err(_) => return Ok(Loaded::Throttled),
-        },
-    };
-    let into = bounce.as_mut().unwrap_or(&mut op.into[0]);
-    match client.get(&name, into, &Get::at_most()).await {
-        Ok(None) => {
-            shared.vanished(op.key.digest());
-            Ok(Loaded::Miss(MissReason::Absent))
-        }
-        // The object is longer than the memory: nothing is wrong with it.
-        Err(e) if e.kind() == crate::ErrorKind::Corrupt && !e.is_retryable() => Ok(Loaded::Miss(MissReason::Length)),
-        Err(e) if e.kind() == crate::ErrorKind::Corrupt => Ok(condemned(shared, &op.key)),
-        Err(e) => Err(shared.error("load", Some(&op.key), e)),
-        Ok(Some(object)) if !proven(shared, &op.key, &object, (into, room)) => Ok(condemned(shared, &op.key)),
-        Ok(Some(object)) => {
-            if let Some(bytes) = bounce.as_ref().and_then(Lease::as_host) {
-                scatter(&mut op.into, bytes)?;
+    let mut tries = 0;
+    let got = loop {
+        let (answer, mut got) = match is_for_ranges(shared, op, room) {
+            true => ranges(shared, &client, op, name).await,
+            false => whole(&client, op, name).await,
+        };
+        tries += 1;
+        match answer {
+            Ok(None) => {
+                shared.vanished(op.key.digest(), &look);
+                return Ok(Loaded::Miss(MissReason::Absent));
             }
-            shared.found(&op.key, object.len(), true);
-            Ok(Loaded::Hit { len: object.len() })
+            // Replaced while it was read, or spoiled on the way: what is there now is read from its start, once.
+            Err(e) if e.kind() == crate::ErrorKind::Conflict && tries == 1 => {}
+            Ok(Some(())) if !got.sound && matches!(got.told, Some(Told::Facts(_))) && tries == 1 => {}
+            Err(e) if e.kind() != crate::ErrorKind::Corrupt => return Err(shared.error("load", Some(&op.key), e)),
+            // Longer than the memory, or not what the store keeps a checksum of.
+            Err(e) => {
+                got.sound = false;
+                got.misfit = !e.is_retryable();
+                break got;
+            }
+            Ok(Some(())) => break got,
         }
-    }
-}
-
-fn condemned(shared: &Shared, key: &Key) -> Loaded {
-    shared.condemn(key.digest());
-    Loaded::Miss(MissReason::Corrupt)
-}
-
-/// Whether the bytes that landed are the chunk.
-fn proven(shared: &Shared, key: &Key, object: &Object, (into, room): (&Lease, u64)) -> bool {
-    let Some(bytes) = into.as_host() else { return false };
-    match told(object, key) {
-        Told::Facts(facts) => bytes.len() as u64 == facts.raw_len && BlockSums::of(bytes) == facts.sums,
-        Told::Wrong => false,
-        Told::Nothing => {
-            let fits = may_be_foreign(shared, key, object.len(), Some(room));
-            add(&shared.counters.unverified, fits.into());
-            fits
-        }
-    }
-}
-
-/// Whether an object without facts may be served: in LMCache's layouts, with exactly the right length.
-pub fn may_be_foreign(shared: &Shared, key: &Key, len: u64, room: Option<u64>) -> bool {
-    let wanted = match key.id() {
-        KeyId::Object(id) => key.namespace().chunk_bytes(id.group),
-        _ => None,
     };
-    shared.layout != Layout::Kvtier
-        && shared.verify != Verify::Strict
-        && wanted.or(room).is_none_or(|wanted| wanted == len)
+    let verdict = judge(shared, &op.key, &got, Some(room));
+    let sight =
+        Sight { key: &op.key, name, len: got.len, etag: got.etag.as_deref(), proven: verdict == Verdict::Proven };
+    match verdict {
+        Verdict::Proven | Verdict::Unverified => {
+            add(&shared.counters.unverified, u64::from(verdict == Verdict::Unverified));
+            shared.found(sight, &look);
+            Ok(Loaded::Hit { len: got.len })
+        }
+        Verdict::Miss(reason) => Ok(Loaded::Miss(reason)),
+        Verdict::Condemned(reason) => {
+            shared.condemn(sight, &look);
+            Ok(Loaded::Miss(reason))
+        }
+    }
 }
 
-fn scatter(into: &mut [Lease], mut bytes: &[u8]) -> Result<(), Error> {
-    for lease in into {
-        let (head, rest) = bytes.split_at(bytes.len().min(lease.len()));
-        let wrong = |e| Error::new(ErrorKind::Invalid, "memory that the CPU cannot write").with_source(e);
-        lease.write_at(0, head).map_err(wrong)?;
-        lease.assume_filled(head.len());
-        bytes = rest;
+/// What an answer showed of an object.
+#[derive(Debug, Default)]
+pub struct Got {
+    pub told: Option<Told>,
+    /// Its length.
+    pub len: u64,
+    pub etag: Option<String>,
+    /// Its bytes are what its facts say.
+    pub sound: bool,
+    /// It is longer than the memory.
+    pub misfit: bool,
+}
+
+/// What becomes of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It is the chunk.
+    Proven,
+    /// Nothing speaks against it, and nothing proves it.
+    Unverified,
+    /// Nothing is wrong with it, but it is no use here.
+    Miss(MissReason),
+    /// It can never be a hit: a miss until it is written over.
+    Condemned(MissReason),
+}
+
+/// Judges an object by its head and, for a load into `room` bytes, by what landed.
+pub fn judge(shared: &Shared, key: &Key, got: &Got, room: Option<u64>) -> Verdict {
+    match &got.told {
+        Some(Told::Facts(_)) if got.misfit => Verdict::Miss(MissReason::Length),
+        Some(Told::Facts(_)) if got.sound => Verdict::Proven,
+        Some(Told::Facts(_) | Told::Wrong) => Verdict::Condemned(MissReason::Corrupt),
+        Some(Told::Nothing) if shared.layout == Layout::Kvtier => Verdict::Condemned(MissReason::Corrupt),
+        Some(Told::Nothing) if shared.verify == Verify::Strict => Verdict::Condemned(MissReason::Unverified),
+        Some(Told::Nothing) => foreign(shared, key, got, room),
+        None => Verdict::Miss(MissReason::Corrupt),
     }
-    Ok(())
+}
+
+/// An object of another program is served if its length is exactly right: that of a full chunk, or where it may be shorter, or nobody said
+/// how long it is, that of the memory.
+fn foreign(shared: &Shared, key: &Key, got: &Got, room: Option<u64>) -> Verdict {
+    let fits_room = room.is_none_or(|room| room == got.len);
+    match shared.geometry.full(key) {
+        _ if got.len == 0 => Verdict::Condemned(MissReason::Length),
+        Some(full) if got.len > full || (got.len < full && !key.namespace().allow_partial()) => {
+            Verdict::Condemned(MissReason::Length)
+        }
+        Some(full) if got.len < full && !fits_room => Verdict::Miss(MissReason::Length),
+        None if !fits_room => Verdict::Miss(MissReason::Length),
+        _ if got.misfit => Verdict::Miss(MissReason::Length),
+        // The store's own checksum failed.
+        _ if room.is_some() && !got.sound => Verdict::Condemned(MissReason::Corrupt),
+        _ => Verdict::Unverified,
+    }
+}
+
+/// One GET of all of it.
+async fn whole(client: &Client, op: &mut Load, name: &str) -> (crate::Result<Option<()>>, Got) {
+    let mut proof = Proof::of(&op.key);
+    let Some(landing) = landing(&mut op.into) else { return (Err(far()), Got::default()) };
+    let answer = client.get_watched(name, landing.watched(&mut proof)).await;
+    let holds = proof.holds();
+    let Proof { told, total, etag, .. } = proof;
+    let mut got = Got { told, len: total.unwrap_or(0), etag, sound: holds, misfit: false };
+    if let Ok(Some(object)) = &answer {
+        got.len = object.len();
+        got.sound |= matches!(got.told, Some(Told::Nothing));
+        fill_in(&mut op.into, object.len());
+    }
+    (answer.map(|object| object.map(drop)), got)
+}
+
+/// Several ranges at once; proven when all have landed.
+async fn ranges(shared: &Shared, client: &Client, op: &mut Load, name: &str) -> (crate::Result<Option<()>>, Got) {
+    let [lease] = &mut op.into[..] else { return (Err(far()), Got::default()) };
+    add(&shared.counters.loads_in_ranges, 1);
+    let answer = client.get_parallel(name, lease, shared.manner.part_bytes, shared.manner.parts_max).await;
+    let Ok(Some(object)) = &answer else { return (answer.map(|_| None), Got::default()) };
+    let told = told(object.meta(FACTS), Some(object.total()), &op.key);
+    let sound = match (&told, lease.as_host()) {
+        (Told::Facts(facts), Some(bytes)) => BlockSums::of(bytes) == facts.sums,
+        (told, _) => matches!(told, Told::Nothing),
+    };
+    let got = Got { told: Some(told), len: object.len(), etag: object.etag().map(str::to_owned), sound, misfit: false };
+    (Ok(Some(())), got)
+}
+
+fn is_for_ranges(shared: &Shared, op: &Load, room: u64) -> bool {
+    room >= shared.manner.ranges_above_bytes
+        && op.into.len() == 1
+        && shared.books().index.get(op.key.digest()).is_some_and(|entry| entry.chunk.len == room)
+}
+
+/// All memory of a load, in order.
+fn landing(into: &mut [Lease]) -> Option<Landing<'_>> {
+    let mut pieces = into.iter_mut().map(Lease::as_host_mut);
+    let first = Landing::new(pieces.next()??);
+    if pieces.len() == 0 {
+        return Some(first);
+    }
+    Some(first.then(pieces.collect::<Option<Vec<_>>>()?))
+}
+
+/// `len` bytes landed.
+fn fill_in(into: &mut [Lease], len: u64) {
+    let mut left = usize::try_from(len).unwrap_or(usize::MAX);
+    for lease in into {
+        let here = left.min(lease.len());
+        lease.assume_filled(here);
+        left -= here;
+    }
+}
+
+fn far() -> crate::Error {
+    crate::Error::new(crate::ErrorKind::Invalid, "a network cannot write into device memory: give host memory")
 }
 
 /// Why a load can never succeed here.

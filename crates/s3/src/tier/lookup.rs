@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -5,20 +6,31 @@ use kvtier_core::{Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence,
 use kvtier_key::Digest;
 use tokio::task::JoinSet;
 
-use super::load::may_be_foreign;
-use super::shared::Shared;
-use super::told::{Told, told};
+use super::counters::add;
+use super::lanes::Lane;
+use super::load::{Got, Verdict, judge};
+use super::room;
+use super::shared::{Shared, Sight};
+use super::told::{FACTS, told};
+use crate::List;
 
 /// How many heads are asked for at a time.
 const HEADS_MAX: usize = 32;
+/// Keys on a page of a listing.
+const PAGE_KEYS: usize = 1000;
+/// A page of a listing costs about as much as so many heads.
+const PAGE_COST: usize = 8;
 
 /// Answers from what is known and fresh; `None` when the bucket has to be asked.
 pub fn from_memory(shared: &Shared, keys: &[Key], how: (Mode, Hold)) -> Option<Result<LookedUp, Error>> {
     let mut found = vec![Presence::Unknown; keys.len()];
-    for (key, presence) in keys.iter().zip(&mut found) {
-        *presence = presence_of(shared.known(key.digest())?);
-        if how.0 == Mode::Prefix && !presence.is_hit() {
-            break;
+    {
+        let (books, now_ms) = (shared.books(), shared.now_ms());
+        for (key, presence) in keys.iter().zip(&mut found) {
+            *presence = presence_of(books.known(key.digest(), now_ms)?);
+            if how.0 == Mode::Prefix && !presence.is_hit() {
+                break;
+            }
         }
     }
     Some(hold(shared, keys, found, how.1))
@@ -28,13 +40,16 @@ fn presence_of(len: Option<u64>) -> Presence {
     len.map_or(Presence::Miss, |len| Presence::Hit { len })
 }
 
-/// Answers a lookup with heads for what is not known, several at a time.
+/// Answers a lookup: with one listing where that is cheaper, else with heads for what is not known, several at a time.
 pub async fn lookup(
     shared: Arc<Shared>,
     keys: Arc<[Key]>,
     how: (Mode, Hold),
     deadline: Instant,
 ) -> Result<LookedUp, Error> {
+    if is_for_a_list(&shared, &keys) {
+        list(&shared, &keys, deadline).await?;
+    }
     let mut found = vec![Presence::Unknown; keys.len()];
     for first in (0..keys.len()).step_by(HEADS_MAX) {
         let window = first..keys.len().min(first + HEADS_MAX);
@@ -62,30 +77,86 @@ pub async fn lookup(
     hold(&shared, &keys, found, how.1)
 }
 
-async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
-    let name = shared.names.of(key)?;
-    let object = shared.client.until(deadline).head(&name).await;
-    let Some(object) = object.map_err(|e| shared.error("lookup", Some(key), e))? else {
-        shared.vanished(key.digest());
-        return Ok(Presence::Miss);
-    };
-    let good = match told(&object, key) {
-        Told::Facts(_) => true,
-        Told::Nothing => may_be_foreign(shared, key, object.total(), None),
-        Told::Wrong => false,
-    };
-    if !good {
-        shared.condemn(key.digest());
-        return Ok(Presence::Miss);
+/// Asks for one chunk under all names that it may have.
+pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
+    let name = shared.name_of(key)?;
+    let presence = head_as(shared, key, &name, deadline).await?;
+    match shared.names.old(key).filter(|old| presence == Presence::Miss && *old != name) {
+        Some(old) => head_as(shared, key, &old, deadline).await,
+        None => Ok(presence),
     }
-    shared.found(key, object.total(), false);
-    Ok(Presence::Hit { len: object.total() })
+}
+
+async fn head_as(shared: &Shared, key: &Key, name: &str, deadline: Instant) -> Result<Presence, Error> {
+    let look = shared.turns.look(key.digest());
+    let _go = shared.lanes.turn(Lane::Lookup).await;
+    add(&shared.counters.heads, 1);
+    let object = shared.client.until(deadline).head(name).await;
+    let Some(object) = object.map_err(|e| shared.error("lookup", Some(key), e))? else {
+        shared.vanished(key.digest(), &look);
+        return Ok(Presence::Miss);
+    };
+    let told = told(object.meta(FACTS), Some(object.total()), key);
+    let got = Got { told: Some(told), len: object.total(), sound: true, ..Got::default() };
+    let sight = Sight { key, name, len: got.len, etag: object.etag(), proven: false };
+    let hit = match judge(shared, key, &got, None) {
+        Verdict::Proven | Verdict::Unverified => shared.found(sight, &look),
+        Verdict::Miss(_) => false,
+        Verdict::Condemned(_) => {
+            shared.condemn(sight, &look);
+            false
+        }
+    };
+    Ok(presence_of(hit.then_some(got.len)))
+}
+
+/// Whether listing all there is costs less than a head for each key that is not known.
+fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
+    let (books, now_ms) = (shared.books(), shared.now_ms());
+    let pages = books.index.usage().entries / PAGE_KEYS + 1;
+    if !books.is_listed() || keys.len() <= PAGE_COST * pages {
+        return false;
+    }
+    keys.iter().filter(|key| books.known(key.digest(), now_ms).is_none()).count() > PAGE_COST * pages
+}
+
+/// Learns from one listing which of the keys are there.
+async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<(), Error> {
+    let unknown = keys.iter().filter(|key| shared.known(key.digest()).is_none());
+    let mut asked = HashMap::new();
+    for key in unknown {
+        asked.insert(shared.name_of(key)?, (key, shared.turns.look(key.digest())));
+    }
+    add(&shared.counters.listed_lookups, 1);
+    let (what, client) = (List::under(shared.names.root()), shared.client.until(deadline));
+    let mut next: Option<String> = None;
+    loop {
+        let _go = shared.lanes.turn(Lane::Lookup).await;
+        let page = client.list(&what, next.as_deref()).await.map_err(|e| shared.error("lookup", None, e))?;
+        for entry in &page.entries {
+            // Those without a length that is right are left to be asked for one by one.
+            if let Some((key, look)) = asked.remove(&entry.key)
+                && (shared.names.is_own() || shared.geometry.full(key) == Some(entry.bytes))
+            {
+                let (name, etag) = (entry.key.as_str(), Some(entry.etag.as_str()));
+                shared.found(Sight { key, name, len: entry.bytes, etag, proven: false }, &look);
+            }
+        }
+        next = page.next;
+        if next.is_none() {
+            break;
+        }
+    }
+    // Those that may have another name are left to be asked for one by one too.
+    asked.retain(|_, (key, _)| shared.names.old(key).is_none());
+    asked.values().for_each(|(key, look)| shared.vanished(key.digest(), look));
+    Ok(())
 }
 
 fn hold(shared: &Shared, keys: &[Key], mut found: Vec<Presence>, hold: Hold) -> Result<LookedUp, Error> {
+    let Hold::For(ttl) = hold else { return Ok(LookedUp::new(found, None)) };
     let mut books = shared.books();
     books.index.expire_holds(shared.now_ms());
-    let Hold::For(ttl) = hold else { return Ok(LookedUp::new(found, None)) };
     let mut hits: Vec<Digest> = Vec::with_capacity(keys.len());
     for (key, presence) in keys.iter().zip(&mut found) {
         // What went between looking and holding is a miss after all.
@@ -106,23 +177,29 @@ fn hold(shared: &Shared, keys: &[Key], mut found: Vec<Presence>, hold: Hold) -> 
 
 /// Removes keys that nobody holds; those of other writers too.
 pub async fn remove(shared: Arc<Shared>, keys: Arc<[Key]>, deadline: Instant) -> Result<Removed, Error> {
-    if Instant::now() >= deadline {
-        return Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("remove"));
-    }
     lookup(Arc::clone(&shared), Arc::clone(&keys), (Mode::Each, Hold::None), deadline).await?;
+    // In one order, so that no two removes wait for each other.
+    let mut digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
+    digests.sort_unstable_by_key(|digest| *digest.as_bytes());
     let (mut counts, mut victims) = (Removed::default(), Vec::new());
-    {
+    let mut last = None;
+    for digest in digests {
+        if last.replace(digest) == Some(digest) {
+            counts.absent += 1;
+            continue;
+        }
+        let change = shared.turns.change(&digest).await;
         let mut books = shared.books();
         books.index.expire_holds(shared.now_ms());
-        for key in keys.iter() {
-            match books.index.leave(key.digest()) {
-                kvtier_index::Removed::Gone(entry) => victims.push(entry),
-                kvtier_index::Removed::Held => counts.held += 1,
-                _ => counts.absent += 1,
-            }
+        match books.index.leave(&digest) {
+            kvtier_index::Removed::Gone(entry) => victims.push((entry, change)),
+            kvtier_index::Removed::Held => counts.held += 1,
+            _ => counts.absent += 1,
         }
     }
     // Victims must be answered for whatever becomes of the caller: the client's own deadline bounds this.
-    counts.removed = if victims.is_empty() { 0 } else { shared.delete(&shared.client, victims).await? };
-    Ok(counts)
+    let wanted = victims.len();
+    let (gone, trouble) = room::delete(&shared, victims).await;
+    counts.removed = gone;
+    if gone < wanted { Err(room::not_deleted(trouble)) } else { Ok(counts) }
 }

@@ -6,21 +6,25 @@
 mod books;
 mod config;
 mod counters;
+mod geometry;
+mod lanes;
 mod layout;
 mod listing;
 mod load;
 mod lookup;
+mod room;
 mod save;
 mod shared;
 mod told;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{
-    Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo, KeyPage, Listener,
-    Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket,
-    Tier, Timekeeper, Usage, ticket,
+    Answer, Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo, KeyPage,
+    Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage,
+    Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_evict::PolicyKind;
 use kvtier_index::{Index, IndexConfig};
@@ -37,6 +41,7 @@ use shared::Shared;
 pub struct S3Tier {
     shared: Arc<Shared>,
     clock: Timekeeper,
+    bounce_bytes: u64,
     runtime: Option<Runtime>,
 }
 
@@ -52,18 +57,20 @@ impl S3Tier {
             .build()
             .map_err(failed("cannot start the S3 tier's threads"))?;
         let clock = Timekeeper::start(&config.name).map_err(failed("cannot start a thread"))?;
-        let index = IndexConfig::new(config.capacity_bytes.unwrap_or(u64::MAX));
-        let index = Index::new(index, PolicyKind::Lru.build());
+        let index = Index::new(limits(&config), PolicyKind::Lru.build());
         let index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
         let bounce = Arena::new(ArenaConfig::heap(config.bounce_bytes.max(1)));
         let bounce = bounce.map_err(|e| Error::new(ErrorKind::Full, "no memory for the tier's buffers").with_source(e));
         let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
         let caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         let spare = crate::Config::new(config.client.endpoint.clone(), crate::Credentials::new("", ""));
-        let client = Client::new(std::mem::replace(&mut config.client, spare));
-        let shared = Arc::new(Shared::new(config, client, (caps, index, gate, bounce?)));
+        let mut client = std::mem::replace(&mut config.client, spare);
+        client.checksum = save::checksum_for_facts(client.checksum);
+        let shared = Arc::new(Shared::new(&config, Client::new(client), (caps, index, gate, bounce?)));
         runtime.spawn(listing::list(Arc::clone(&shared)));
-        Ok(S3Tier { shared, clock, runtime: Some(runtime) })
+        runtime.spawn(room::evict_ahead(Arc::clone(&shared)));
+        runtime.spawn(save::probe_conditions(Arc::clone(&shared)));
+        Ok(S3Tier { shared, clock, bounce_bytes: config.bounce_bytes as u64, runtime: Some(runtime) })
     }
 
     /// The client under the tier: its counts, its clock, its limits.
@@ -101,40 +108,44 @@ impl S3Tier {
         None
     }
 
-    /// Runs a question about keys to its answer.
+    /// Runs a question about keys to its answer, which `hear` gives. Work that is past its deadline goes on to its end, heard or not:
+    /// victims must be accounted for.
     fn ask<T: Send + 'static>(
         &self,
-        op: &'static str,
-        ctx: &Ctx,
+        (op, ctx): (&'static str, &Ctx),
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Ticket<Result<T, Error>>
-    where
-        Result<T, Error>: kvtier_core::Lost,
-    {
-        let (answer, ticket) = ticket();
-        let pass = match self.shared.gate.enter(0) {
-            Ok(pass) => pass,
-            Err(kind) => {
-                answer.complete(Err(Error::new(kind, "the tier takes no more work now").with_op(op)));
-                return ticket;
+        hear: impl FnOnce(Answer<T>, Result<T, Error>) + Send + 'static,
+    ) -> Ticket<Result<T, Error>> {
+        let (answer, ticket) = Answer::new(op, ctx.deadline);
+        match self.shared.gate.enter(0) {
+            Ok(pass) => {
+                self.clock.at(ctx.deadline, &answer.expiry());
+                self.spawn(async move {
+                    if answer.is_over() {
+                        return answer.give_up();
+                    }
+                    let result = work.await;
+                    drop(pass);
+                    hear(answer, result);
+                });
             }
-        };
-        let deadline = tokio::time::Instant::from_std(ctx.deadline);
-        let Some(runtime) = &self.runtime else { return ticket };
-        // Work that is past its deadline goes on to its end, answered or not: victims must be accounted for.
-        let work = runtime.spawn(async move {
-            let result = work.await;
-            drop(pass);
-            result
-        });
-        runtime.spawn(async move {
-            let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op(op));
-            let lost = |_| Err(Error::new(ErrorKind::Closed, "the tier's worker ended without an answer").with_op(op));
-            let done = tokio::time::timeout_at(deadline, work).await;
-            answer.complete(done.map_or_else(|_| late(), |joined| joined.unwrap_or_else(lost)));
-        });
+            Err(kind) => {
+                let what = "the tier takes no more work now";
+                answer.complete(Err(Error::new(kind, what).with_op(op).with_tier(self.shared.caps.name.clone())));
+            }
+        }
         ticket
     }
+}
+
+/// The index's limits: what is above the reject mark is above its capacity.
+fn limits(config: &TierConfig) -> IndexConfig {
+    let Some(capacity) = config.capacity_bytes else { return IndexConfig::new(u64::MAX) };
+    let mark = config.reject_mark;
+    let bytes = if mark == 1.0 { capacity } else { ((capacity as f64 * mark) as u64).max(1) };
+    IndexConfig::new(bytes)
+        .with_high_mark((config.high_mark / mark).min(1.0))
+        .with_batch_max((config.batch_max / mark).min(1.0))
 }
 
 fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
@@ -153,8 +164,17 @@ impl Tier for S3Tier {
         match lookup::from_memory(&self.shared, &keys, (mode, hold)) {
             Some(answer) => Ticket::now(answer),
             None => {
-                let work = lookup::lookup(Arc::clone(&self.shared), keys, (mode, hold), ctx.deadline);
-                self.ask("lookup", ctx, work)
+                let (shared, work) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
+                let work = lookup::lookup(work, keys, (mode, hold), ctx.deadline);
+                self.ask(("lookup", ctx), work, move |answer, found| {
+                    let hold = found.as_ref().ok().and_then(|found| found.hold);
+                    // A hold that nobody hears of is none.
+                    if !answer.complete(found)
+                        && let Some(hold) = hold
+                    {
+                        shared.books().index.release(kvtier_index::HoldId::from_u64(hold.0));
+                    }
+                })
             }
         }
     }
@@ -168,7 +188,7 @@ impl Tier for S3Tier {
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op);
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
-                self.spawn(load::load(Arc::clone(&self.shared), op, slot));
+                self.spawn(load::load(Arc::clone(&self.shared), op, slot, ctx.class));
             }
         }
         ticket
@@ -178,7 +198,7 @@ impl Tier for S3Tier {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.clock.at(ctx.deadline, &batch.expiry());
         for (op, slot) in ops.into_iter().zip(slots) {
-            let refusal = save::refusal(&op.key, &op.from);
+            let refusal = save::refusal(&op, self.bounce_bytes);
             if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
                 self.spawn(save::save(Arc::clone(&self.shared), op, slot));
             }
@@ -187,7 +207,10 @@ impl Tier for S3Tier {
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
-        self.ask("remove", ctx, lookup::remove(Arc::clone(&self.shared), keys, ctx.deadline))
+        let work = lookup::remove(Arc::clone(&self.shared), keys, ctx.deadline);
+        self.ask(("remove", ctx), work, |answer, removed| {
+            answer.complete(removed);
+        })
     }
 
     fn release(&self, hold: HoldId) {
@@ -210,7 +233,8 @@ impl Observe for S3Tier {
         let books = self.shared.books();
         let all = books.index.usage();
         let mut usage = Usage::default();
-        usage.used_bytes = Some(all.used);
+        // Without a cap nobody counts what others wrote.
+        usage.used_bytes = self.shared.capacity_bytes.map(|_| all.used);
         usage.capacity_bytes = self.shared.capacity_bytes;
         usage.chunks = all.entries as u64;
         let tenants = books.index.tenants().map(|(id, u)| TenantUsage {

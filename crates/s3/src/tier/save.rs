@@ -1,139 +1,208 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Error, ErrorKind, Event, Key, Save, Saved, ShedReason, Slot};
-use kvtier_index::{Inserted, Refusal, Reservation, Reserve};
-use kvtier_key::{BlockSums, Facts, KeyId};
+use kvtier_core::{Error, ErrorKind, Key, Save, Saved, ShedReason, Slot};
+use kvtier_key::{BlockSums, Digest, Facts};
 use kvtier_mem::View;
 
+use super::TierConfig;
 use super::counters::add;
-use super::shared::Shared;
-use super::told::FACTS;
-use crate::{Put, Stored};
+use super::lanes::Lane;
+use super::lookup::head;
+use super::room::{Room, claim};
+use super::shared::{Shared, enter};
+use super::told::{FACTS, text};
+use crate::{Checksum, Client, Conditional, Put, Stored};
 
-/// Claimed room, given back unless it is spent.
-struct Room<'a>(&'a Shared, Option<Reservation>);
+/// How long a save whose outcome is unknown is looked for.
+const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-impl Drop for Room<'_> {
-    fn drop(&mut self) {
-        if let Some(room) = self.1.take() {
-            self.0.books().index.cancel(room);
-            self.0.room.notify_waiters();
+/// How chunks move.
+#[derive(Debug)]
+pub struct Manner {
+    /// Whether a PUT asks the store to keep what is there already.
+    pub if_absent: AtomicBool,
+    /// Whether that is still to be found out.
+    pub if_absent_unknown: bool,
+    pub multipart_above_bytes: u64,
+    pub ranges_above_bytes: u64,
+    pub part_bytes: usize,
+    pub parts_max: usize,
+    pub room_wait_max: Duration,
+}
+
+impl Manner {
+    pub fn of(config: &TierConfig, client: &Client) -> Self {
+        let conditional = client.endpoint().provider().conditional();
+        Manner {
+            if_absent: AtomicBool::new(config.if_absent && conditional == Conditional::Honoured),
+            if_absent_unknown: config.if_absent && conditional == Conditional::Unknown,
+            multipart_above_bytes: config.multipart_above_bytes,
+            ranges_above_bytes: config.ranges_above_bytes,
+            part_bytes: config.part_bytes,
+            parts_max: config.parts_max,
+            room_wait_max: config.room_wait_max,
         }
     }
 }
 
-/// A save: room first, then one PUT.
+/// A save: room first, then the key for itself, then one PUT.
 pub async fn save(shared: Arc<Shared>, op: Save, slot: Slot<Save, Saved>) {
-    if let Some(over) = slot.is_over() {
-        return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("save")));
-    }
-    let result = put(&shared, &op, slot.deadline()).await;
+    let result = match slot.is_over() {
+        Some(over) => Err(Error::new(over, "ended before it began").with_op("save")),
+        None => {
+            let deadline = tokio::time::Instant::from_std(slot.deadline());
+            let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
+            tokio::time::timeout_at(deadline, put(&shared, &op, &slot)).await.unwrap_or_else(|_| late())
+        }
+    };
     match &result {
         Ok(Saved::Shed(_)) => add(&shared.counters.shed, 1),
         Ok(Saved::Present) => add(&shared.counters.present, 1),
-        _ => {}
+        Ok(_) => add(&shared.counters.stored, 1),
+        Err(_) => {}
     }
+    // One whose outcome is unknown may have come to pass: it is looked for, so that what lies there is counted.
+    let unsettled = result.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::Timeout | ErrorKind::Io));
+    let key = unsettled.then(|| op.key.clone()).filter(|key| shared.known(key.digest()).is_none());
     slot.finish(op, result);
-    evict_ahead(&shared).await;
+    if let Some(key) = key {
+        drop(head(&shared, &key, Instant::now() + SETTLE_MAX).await);
+    }
 }
 
-async fn put(shared: &Shared, op: &Save, deadline: Instant) -> Result<Saved, Error> {
+async fn put(shared: &Shared, op: &Save, slot: &Slot<Save, Saved>) -> Result<Saved, Error> {
     let (digest, len) = (op.key.digest(), op.from.iter().map(|v| v.len() as u64).sum::<u64>());
-    if shared.known(digest) == Some(Some(len)) {
-        shared.books().index.touch_batch(&[*digest]);
+    let name = shared.names.of(&op.key)?;
+    if let Some(refusal) = shared.geometry.refusal(&op.key, len) {
+        return Err(refusal);
+    }
+    if is_present(shared, digest, len) {
         return Ok(Saved::Present);
     }
-    let name = shared.names.of(&op.key)?;
-    let mut room = match claim(shared, len, deadline).await {
+    let room = match claim(shared, len, slot.deadline()).await {
         Ok(room) => room,
         Err(reason) => return Ok(Saved::Shed(reason)),
     };
-    let Some(body) = whole(shared, &op.from, len) else { return Ok(Saved::Shed(ShedReason::Throttled)) };
-    let facts = Facts::plain(*digest, op.key.namespace().digest(), sums(&op.from));
-    let mut how = Put::default().meta(FACTS, {
-        use base64::Engine;
-        base64::engine::general_purpose::STANDARD.encode(facts.encode())
-    });
-    how.if_absent = shared.if_absent && !shared.books().index.is_suspect(digest);
-    let stored = shared.client.until(deadline).put(&name, &body, &how).await;
+    let _alone = shared.turns.change(digest).await;
+    if is_present(shared, digest, len) {
+        return Ok(Saved::Present);
+    }
+    let Some(body) = whole(shared, &op.from, len).await else { return Ok(Saved::Shed(ShedReason::Throttled)) };
+    let _go = shared.lanes.turn(Lane::Write).await;
+    if let Some(over) = slot.is_over() {
+        return Err(Error::new(over, "ended before it began").with_op("save"));
+    }
+    // From here on until the answer nobody knows what lies there.
+    let doubt = Doubt(shared, digest);
+    let stored = store(shared, (&op.key, &name), &body, (slot.deadline(), sums(shared, &op.from))).await;
     let stored = stored.map_err(|e| shared.error("save", Some(&op.key), e))?;
-    enter(shared, &op.key, len, &mut room);
+    std::mem::forget(doubt);
+    entered(shared, (&op.key, &name), (len, room), stored)
+}
+
+fn entered(
+    shared: &Shared,
+    (key, name): (&Key, &str),
+    (len, room): (u64, Room<'_>),
+    stored: Stored,
+) -> Result<Saved, Error> {
+    shared.geometry.learn(key, len);
+    if let Some(room) = room.spend()
+        && !enter(shared, key, name, (len, room))
+    {
+        return Ok(Saved::Shed(ShedReason::Full));
+    }
+    shared.outbox.ring();
     if stored == Stored::Present {
         return Ok(Saved::Present);
     }
-    add(&shared.counters.stored, 1);
     add(&shared.counters.saved_bytes, len);
     Ok(Saved::Stored)
 }
 
-/// Enters what now lies in the bucket.
-fn enter(shared: &Shared, key: &Key, len: u64, room: &mut Room<'_>) {
-    let Some(reservation) = room.1.take() else { return };
-    let mut books = shared.books();
-    let chunk = books.chunk(key, len);
-    let inserted = books.index.commit(reservation, chunk);
-    shared.note_name(&mut books, key);
-    books.confirm(key.digest(), shared.now_ms());
-    drop(books);
-    if !matches!(inserted, Inserted::Refused(_)) {
-        shared.tell(&[Event::Stored { key: *key.digest(), len }]);
+fn is_present(shared: &Shared, digest: &Digest, len: u64) -> bool {
+    let present = shared.known(digest) == Some(Some(len));
+    if present {
+        shared.books().index.touch_batch(&[*digest]);
     }
+    present
 }
 
-/// Claims room for `len` bytes, deleting what has to go for it.
-async fn claim(shared: &Shared, len: u64, deadline: Instant) -> Result<Room<'_>, ShedReason> {
+/// One PUT, or several of parts.
+async fn store(
+    shared: &Shared,
+    (key, name): (&Key, &str),
+    body: &View,
+    (deadline, sums): (Instant, BlockSums),
+) -> crate::Result<Stored> {
+    let manner = &shared.manner;
+    let (client, crc) = (shared.client.until(deadline), sums.whole());
+    let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
+    let mut how = Put::default().meta(FACTS, text(&facts));
+    how.crc32c = Some(crc);
+    how.if_absent = manner.if_absent.load(Ordering::Relaxed) && !shared.books().index.is_suspect(key.digest());
     loop {
-        let asked = shared.books().index.reserve(shared.now_ms(), len);
-        match asked {
-            Reserve::Granted(room) => return Ok(Room(shared, Some(room))),
-            Reserve::Evict(victims) => evict(shared, victims).await.map_err(|_| ShedReason::Full)?,
-            // Others delete: look again when they have, or soon.
-            Reserve::Busy if Instant::now() < deadline => {
-                let _ = tokio::time::timeout(Duration::from_millis(20), shared.room.notified()).await;
+        add(&shared.counters.conditional_puts, how.if_absent.into());
+        let parts = body.len() as u64 > manner.multipart_above_bytes;
+        add(&shared.counters.saves_in_parts, parts.into());
+        let stored = match parts {
+            true => client.put_multipart(name, body, &how, (manner.part_bytes, manner.parts_max)).await,
+            false => client.put(name, body, &how).await,
+        };
+        match stored {
+            // It knows no conditions: never ask again.
+            Err(e) if how.if_absent && e.kind() == crate::ErrorKind::Unsupported => {
+                manner.if_absent.store(false, Ordering::Relaxed);
+                how.if_absent = false;
             }
-            Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
-            _ => return Err(ShedReason::Full),
+            stored => return stored,
         }
     }
 }
 
-/// Deletes down to the high mark, so that the next save finds room.
-pub async fn evict_ahead(shared: &Shared) {
-    loop {
-        let victims = shared.books().index.victims(shared.now_ms(), 0);
-        if victims.is_empty() || evict(shared, victims).await.is_err() {
-            return;
-        }
-    }
-}
+/// A write whose answer did not come.
+struct Doubt<'a>(&'a Shared, &'a Digest);
 
-async fn evict(shared: &Shared, victims: Vec<kvtier_index::Entry>) -> Result<(), Error> {
-    let gone = shared.delete(&shared.client, victims).await?;
-    add(&shared.counters.evicted, gone as u64);
-    if gone == 0 { Err(Error::new(ErrorKind::Io, "the store deletes nothing")) } else { Ok(()) }
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        self.0.books().doubt(self.1);
+    }
 }
 
 /// The chunk in one piece; copied where it comes in several.
-fn whole(shared: &Shared, from: &[View], len: u64) -> Option<View> {
+async fn whole(shared: &Shared, from: &[View], len: u64) -> Option<View> {
     if let [one] = from {
         return Some(one.clone());
     }
-    let mut lease = shared.bounce.lease(len as usize).ok()?;
+    let mut lease = loop {
+        let freed = shared.freed.notified();
+        match shared.bounce.lease(usize::try_from(len).ok()?) {
+            Ok(lease) => break lease,
+            // Others use it; they are done soon.
+            Err(_) => drop(tokio::time::timeout(Duration::from_millis(10), freed).await),
+        }
+    };
     let mut at = 0;
     for view in from {
         lease.write_at(at, view.as_host()?).ok()?;
         at += view.len();
     }
+    add(&shared.counters.copied_bounce_bytes, len);
     Some(lease.freeze())
 }
 
 /// The payload's sums: remembered by a view that has been summed before, else one pass.
-fn sums(from: &[View]) -> BlockSums {
-    let sum = |view: &View| BlockSums::of(view.as_host().unwrap_or_default());
+fn sums(shared: &Shared, from: &[View]) -> BlockSums {
+    let sum = |view: &View| {
+        add(&shared.counters.summed_save_bytes, view.len() as u64);
+        BlockSums::of(view.as_host().unwrap_or_default())
+    };
     match from {
         [one] => one.memo(|| sum(one)).cloned().unwrap_or_else(|| sum(one)),
         many => {
+            add(&shared.counters.summed_save_bytes, many.iter().map(|view| view.len() as u64).sum());
             let pieces: Vec<&[u8]> = many.iter().filter_map(View::as_host).collect();
             BlockSums::of_pieces(pieces.iter().copied())
         }
@@ -141,7 +210,8 @@ fn sums(from: &[View]) -> BlockSums {
 }
 
 /// Why a save can never succeed here.
-pub fn refusal(key: &Key, from: &[View]) -> Option<Error> {
+pub fn refusal(op: &Save, bounce_bytes: u64) -> Option<Error> {
+    let (key, from) = (&op.key, &op.from);
     let invalid = |what: String| Some(Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*key.digest()));
     let len: u64 = from.iter().map(|v| v.len() as u64).sum();
     if len == 0 {
@@ -150,11 +220,38 @@ pub fn refusal(key: &Key, from: &[View]) -> Option<Error> {
     if let Some(view) = from.iter().find(|v| v.as_host().is_none()) {
         return invalid(format!("memory at {:?} cannot be read by the CPU; use a tier that can", view.place()));
     }
-    let KeyId::Object(id) = key.id() else { return None };
-    match key.namespace().chunk_bytes(id.group) {
-        Some(full) if len > full || (len < full && !key.namespace().allow_partial()) => invalid(format!(
-            "the namespace has chunks of {full} bytes, this one has {len}; fix the layout or allow partial chunks"
-        )),
-        _ => None,
+    if from.len() > 1 && len > bounce_bytes {
+        return invalid(format!(
+            "a chunk of {len} bytes in several pieces does not fit the {bounce_bytes} bytes that join them; give one piece, or raise \
+             bounce_bytes"
+        ));
     }
+    None
+}
+
+/// Finds out whether the store honours `If-None-Match`, where that is wanted and nobody knows.
+pub async fn probe_conditions(shared: Arc<Shared>) {
+    if !shared.manner.if_absent_unknown {
+        return;
+    }
+    let name = format!("{}{}probe-{:016x}", shared.names.root(), super::layout::OWN, fastrand::u64(..));
+    let Some(body) = probe_body(&shared) else { return };
+    let first = shared.client.put(&name, &body, &Put::if_absent()).await;
+    let second = match first {
+        Ok(_) => shared.client.put(&name, &body, &Put::if_absent()).await,
+        Err(e) => Err(e),
+    };
+    shared.manner.if_absent.store(matches!(second, Ok(Stored::Present)), Ordering::Relaxed);
+    drop(shared.client.delete(&name).await);
+}
+
+fn probe_body(shared: &Shared) -> Option<View> {
+    let mut lease = shared.bounce.lease(1).ok()?;
+    lease.write_at(0, &[0]).ok()?;
+    Some(lease.freeze())
+}
+
+/// Whether a checksum of the client's is one that facts carry already.
+pub fn checksum_for_facts(checksum: Checksum) -> Checksum {
+    if checksum == Checksum::Crc64Nvme { Checksum::Crc32c } else { checksum }
 }

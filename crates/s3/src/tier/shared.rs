@@ -1,16 +1,20 @@
-use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listener};
-use kvtier_index::{Entry, Index};
+use kvtier_index::{Index, Inserted};
 use kvtier_key::Digest;
 use kvtier_mem::Arena;
 use tokio::sync::Notify;
 
 use super::books::Books;
 use super::counters::{Counters, add};
+use super::geometry::Geometry;
+use super::lanes::Lanes;
 use super::layout::Names;
+use super::room::Outbox;
+use super::save::Manner;
+use super::turns::{Look, Turns};
 use super::{Layout, TierConfig, Verify};
 use crate::Client;
 
@@ -19,50 +23,58 @@ use crate::Client;
 pub struct Shared {
     pub caps: Caps,
     pub client: Client,
+    pub lanes: Arc<Lanes>,
     pub names: Names,
     pub layout: Layout,
     pub verify: Verify,
-    pub if_absent: bool,
+    pub manner: Manner,
     pub capacity_bytes: Option<u64>,
+    pub geometry: Geometry,
     pub gate: Gate,
     pub bounce: Arena,
     pub counters: Counters,
-    /// Told whenever room may have come free.
-    pub room: Notify,
-    fresh_hit_max: Duration,
-    fresh_miss_max: Duration,
+    pub turns: Turns,
+    /// Victims on their way out.
+    pub outbox: Outbox,
+    /// Told whenever room or bounce memory may have come free.
+    pub freed: Notify,
     books: Mutex<Books>,
     listeners: RwLock<Vec<Arc<dyn Listener>>>,
     began: Instant,
     last_fault: Mutex<Option<String>>,
 }
 
+/// An object as an answer of the bucket shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight<'a> {
+    pub key: &'a Key,
+    pub name: &'a str,
+    pub len: u64,
+    pub etag: Option<&'a str>,
+    /// Its bytes were checked.
+    pub proven: bool,
+}
+
 impl Shared {
-    pub fn new(config: TierConfig, client: Client, parts: (Caps, Index, Gate, Arena)) -> Self {
+    pub fn new(config: &TierConfig, client: Client, parts: (Caps, Index, Gate, Arena)) -> Self {
         let (caps, index, gate, bounce) = parts;
-        let books = Books {
-            index,
-            seen: Vec::new(),
-            absent: HashMap::new(),
-            names: HashMap::new(),
-            tenants: HashMap::new(),
-            changed: Some(HashSet::new()),
-        };
         Shared {
             caps,
-            client,
-            names: Names::new(config.layout, &config.prefix),
+            lanes: Lanes::new(client.clone()),
+            names: Names::new(config.layout, &config.prefix, config.namespace.clone(), config.old_names),
             layout: config.layout,
             verify: config.verify,
-            if_absent: config.if_absent,
+            manner: Manner::of(config, &client),
+            client,
             capacity_bytes: config.capacity_bytes,
+            geometry: Geometry::default(),
             gate,
             bounce,
             counters: Counters::default(),
-            room: Notify::new(),
-            fresh_hit_max: config.fresh_hit_max,
-            fresh_miss_max: config.fresh_miss_max,
-            books: Mutex::new(books),
+            turns: Turns::default(),
+            outbox: Outbox::default(),
+            freed: Notify::new(),
+            books: Mutex::new(Books::new(index, (config.fresh_hit_max, config.fresh_miss_max))),
             listeners: RwLock::default(),
             began: Instant::now(),
             last_fault: Mutex::default(),
@@ -80,113 +92,100 @@ impl Shared {
 
     /// What is known of a key without asking: `Some(None)` that it is not there.
     pub fn known(&self, digest: &Digest) -> Option<Option<u64>> {
-        let (now, books) = (self.now_ms(), self.books());
-        if let Some(entry) = books.index.get(digest) {
-            let seen = books.seen.get(entry.slot as usize).copied().unwrap_or(0);
-            let fresh = entry.held || u128::from(now.saturating_sub(seen)) <= self.fresh_hit_max.as_millis();
-            return fresh.then_some(Some(entry.chunk.len));
-        }
-        if books.index.is_suspect(digest) || books.index.is_leaving(digest) {
-            return Some(None);
-        }
-        books.absent.get(digest).filter(|at| at.elapsed() <= self.fresh_miss_max).map(|_| None)
+        self.books().known(digest, self.now_ms())
     }
 
-    /// Enters what was found in the bucket. `proven`: its bytes were checked, so it is no suspect any more.
-    pub fn found(&self, key: &Key, len: u64, proven: bool) {
+    /// The name under which the key's object lies, as far as is known.
+    pub fn name_of(&self, key: &Key) -> Result<String, Error> {
+        let regular = self.names.of(key)?;
+        let known = if self.names.is_own() { None } else { self.books().name(key.digest()) };
+        Ok(known.map_or(regular, |name| name.to_string()))
+    }
+
+    /// Enters what was found in the bucket, unless the key changed since `look`. `false` when it is a miss all the same: the very object
+    /// that failed its checks before.
+    pub fn found(&self, sight: Sight<'_>, look: &Look<'_>) -> bool {
+        let digest = sight.key.digest();
         let mut books = self.books();
-        let known = books.index.get(key.digest()).map(|e| e.chunk.len);
-        if known != Some(len) {
-            if books.index.is_leaving(key.digest()) || (!proven && books.index.is_suspect(key.digest())) {
-                return;
-            }
-            let chunk = books.chunk(key, len);
-            // What lies there is counted, whatever the cap says: the next save evicts for it.
+        if !sight.proven && books.is_corrupt(digest, sight.etag) {
+            return false;
+        }
+        if !look.is_current() || books.index.is_leaving(digest) {
+            return true;
+        }
+        books.acquit(digest);
+        let new = books.index.get(digest).is_none_or(|entry| entry.chunk.len != sight.len);
+        if new {
+            // What lies there is counted, whatever the cap says.
+            let chunk = books.chunk(sight.key, sight.len);
             let _ = books.index.insert(chunk);
-            self.note_name(&mut books, key);
             add(&self.counters.discovered, 1);
         }
-        books.confirm(key.digest(), self.now_ms());
+        self.note(&mut books, sight.key, sight.name);
         drop(books);
-        if known != Some(len) {
-            self.tell(&[Event::Stored { key: *key.digest(), len }]);
+        if new {
+            self.outbox.ring();
+            self.tell(&[Event::Stored { key: *digest, len: sight.len }]);
+        }
+        true
+    }
+
+    /// Notes the name and the time of what is in the index.
+    pub fn note(&self, books: &mut Books, key: &Key, name: &str) {
+        books.confirm(key.digest(), self.now_ms());
+        if self.names.is_own() {
+            return;
+        }
+        books.note_name(key.digest(), name);
+        if let Some(misread) = self.names.misread(key) {
+            books.index.forget(&misread);
         }
     }
 
-    /// Remembers a name that the digest does not tell.
-    pub fn note_name(&self, books: &mut Books, key: &Key) {
-        if !self.names.is_own()
-            && let Ok(name) = self.names.of(key)
-        {
-            books.names.insert(*key.digest(), name.into());
-        }
-    }
-
-    /// The bucket has no such object.
-    pub fn vanished(&self, digest: &Digest) {
+    /// The bucket has no such object, unless the key changed since `look`.
+    pub fn vanished(&self, digest: &Digest, look: &Look<'_>) {
         let gone = {
             let mut books = self.books();
+            if !look.is_current() {
+                return;
+            }
+            let suspect = books.index.is_suspect(digest);
             books.note_absent(*digest);
-            books.names.remove(digest);
-            books.index.forget(digest)
+            books.changed(*digest);
+            books.index.forget(digest).filter(|_| !suspect)
         };
-        self.room.notify_waiters();
+        self.freed.notify_waiters();
         if let Some(entry) = gone {
             add(&self.counters.vanished, 1);
             self.tell(&[Event::Gone { key: *digest, len: entry.chunk.len }]);
         }
     }
 
-    /// The key's object failed its checks: a miss until it is overwritten.
-    pub fn condemn(&self, digest: &Digest) {
-        let mut books = self.books();
-        books.index.suspect(digest);
-        let gone = books.index.forget(digest);
-        drop(books);
-        self.room.notify_waiters();
+    /// The object failed its checks, unless the key changed since `look`: a miss until it is written over. Its bytes still count.
+    pub fn condemn(&self, sight: Sight<'_>, look: &Look<'_>) {
+        let digest = sight.key.digest();
+        let gone = {
+            let mut books = self.books();
+            if !look.is_current() {
+                return;
+            }
+            let before = books.index.get(digest);
+            if books.index.is_known(digest) {
+                books.index.resize(digest, sight.len, sight.len);
+            } else {
+                let chunk = books.chunk(sight.key, sight.len);
+                let _ = books.index.insert(chunk);
+            }
+            if !self.names.is_own() {
+                books.note_name(digest, sight.name);
+            }
+            books.note_corrupt(digest, sight.etag);
+            before
+        };
+        add(&self.counters.condemned, 1);
         if let Some(entry) = gone {
             self.tell(&[Event::Gone { key: *digest, len: entry.chunk.len }]);
         }
-    }
-
-    /// Deletes victims; answers how many went. What could not be deleted is there as before.
-    pub async fn delete(&self, client: &Client, victims: Vec<Entry>) -> Result<usize, Error> {
-        let (mut gone, mut trouble) = (0, None);
-        for batch in victims.chunks(1000) {
-            let names: Vec<_> = batch.iter().map(|v| self.name_of(&v.chunk.digest)).collect();
-            let refused = match client.delete_many(&names).await {
-                Ok(refused) => refused,
-                Err(e) => {
-                    trouble = Some(self.error("remove", None, e));
-                    names.iter().map(|name| crate::Refused { key: name.clone(), code: String::new() }).collect()
-                }
-            };
-            let kept: HashSet<&str> = refused.iter().map(|r| r.key.as_str()).collect();
-            let mut events = Vec::with_capacity(batch.len());
-            let mut books = self.books();
-            for (victim, name) in batch.iter().zip(&names) {
-                let digest = victim.chunk.digest;
-                if kept.contains(name.as_str()) {
-                    books.index.restored(&digest);
-                } else if books.index.evicted(&digest) {
-                    books.changed(digest);
-                    books.note_absent(digest);
-                    books.names.remove(&digest);
-                    events.push(Event::Gone { key: digest, len: victim.chunk.len });
-                }
-            }
-            drop(books);
-            add(&self.counters.delete_failures, kept.len() as u64);
-            gone += names.len() - kept.len();
-            self.tell(&events);
-        }
-        self.room.notify_waiters();
-        trouble.map_or(Ok(gone), Err)
-    }
-
-    fn name_of(&self, digest: &Digest) -> String {
-        let known = self.books().names.get(digest).map(|name| name.to_string());
-        known.unwrap_or_else(|| self.names.of_digest(digest))
     }
 
     pub fn listen(&self, listener: Arc<dyn Listener>) {
@@ -203,10 +202,15 @@ impl Shared {
         self.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Notes a fault that no op hears of.
+    pub fn fault(&self, what: String) {
+        *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
+    }
+
     /// An error of this tier for a failed request.
     pub fn error(&self, op: &'static str, key: Option<&Key>, e: crate::Error) -> Error {
         add(&self.counters.errors, 1);
-        *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{op}: {e}"));
+        self.fault(format!("{op}: {e}"));
         let kind = match e.kind() {
             crate::ErrorKind::Invalid => ErrorKind::Invalid,
             crate::ErrorKind::Unsupported => ErrorKind::Unsupported,
@@ -220,4 +224,19 @@ impl Shared {
         let error = key.iter().fold(error, |error, key| error.with_key(*key.digest()));
         error.with_source(e)
     }
+}
+
+/// Enters what was just written into the room that was claimed for it; `false` when the index cannot take it.
+pub fn enter(shared: &Shared, key: &Key, name: &str, (len, room): (u64, kvtier_index::Reservation)) -> bool {
+    let mut books = shared.books();
+    let chunk = books.chunk(key, len);
+    let inserted = books.index.commit(room, chunk);
+    books.acquit(key.digest());
+    shared.note(&mut books, key, name);
+    drop(books);
+    let entered = !matches!(inserted, Inserted::Refused(_));
+    if entered {
+        shared.tell(&[Event::Stored { key: *key.digest(), len }]);
+    }
+    entered
 }

@@ -1,12 +1,19 @@
-use kvtier_core::Key;
-use kvtier_key::Facts;
+//! What an object's head says of the chunk in it, and the proof of its bytes while they land.
 
-use crate::Object;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+use kvtier_core::Key;
+use kvtier_key::{BlockSums, Facts};
+
+use crate::http::{Framing, Head, Watch};
 
 /// The metadata field that holds the facts, behind `x-amz-meta-`.
 pub const FACTS: &str = "kvtier";
+const FACTS_HEADER: &str = "x-amz-meta-kvtier";
 
 /// What an object's head says of the chunk in it.
+#[derive(Debug)]
 pub enum Told {
     /// These are its facts.
     Facts(Box<Facts>),
@@ -16,19 +23,138 @@ pub enum Told {
     Wrong,
 }
 
-/// Reads an object's facts and checks all of them but the sums.
-pub fn told(object: &Object, key: &Key) -> Told {
-    use base64::Engine;
-    let Some(text) = object.meta(FACTS) else { return Told::Nothing };
-    let Some(facts) = base64::engine::general_purpose::STANDARD.decode(text).ok().and_then(|b| Facts::decode(&b).ok())
-    else {
+/// Reads an object's facts and checks all of them but the sums; `total` is the object's length, where it is known.
+pub fn told(text: Option<&str>, total: Option<u64>, key: &Key) -> Told {
+    let Some(text) = text else { return Told::Nothing };
+    let Some(facts) = STANDARD.decode(text).ok().and_then(|bytes| Facts::decode(&bytes).ok()) else {
         return Told::Wrong;
     };
+    let len = total.unwrap_or(facts.raw_len);
     let same = facts.key == *key.digest()
         && facts.namespace == key.namespace().digest()
-        && facts.raw_len == object.total()
-        && facts.sums.len() == object.total()
+        && facts.raw_len == len
+        && facts.sums.len() == len
         && facts.codec.0 == 0
         && facts.key_id == 0;
     if same { Told::Facts(Box::new(facts)) } else { Told::Wrong }
+}
+
+/// How facts are written into a header.
+pub fn text(facts: &Facts) -> String {
+    STANDARD.encode(facts.encode())
+}
+
+/// The proof of one load: each block is compared when its last byte has landed.
+#[derive(Debug)]
+pub struct Proof<'a> {
+    key: &'a Key,
+    /// What the head said; `None` while there was none.
+    pub told: Option<Told>,
+    /// The object's length, as the head said.
+    pub total: Option<u64>,
+    /// The object's version, as the head said.
+    pub etag: Option<String>,
+    crc: crc_fast::Digest,
+    fed: u64,
+    sound: bool,
+}
+
+impl<'a> Proof<'a> {
+    /// Nothing has landed.
+    pub fn of(key: &'a Key) -> Self {
+        Proof { key, told: None, total: None, etag: None, crc: crc_fast::Digest::new(Crc32Iscsi), fed: 0, sound: true }
+    }
+
+    /// Whether all that landed is what the facts say.
+    pub fn holds(&self) -> bool {
+        matches!(&self.told, Some(Told::Facts(facts)) if self.sound && self.fed == facts.raw_len)
+    }
+}
+
+impl Watch for Proof<'_> {
+    fn begin(&mut self, head: &Head) -> bool {
+        let total = if let Framing::Length(len) = head.framing { Some(len) } else { None };
+        let told = told(head.header(FACTS_HEADER), total, self.key);
+        let known = matches!(told, Told::Facts(_));
+        let etag = head.header("etag").map(str::to_owned);
+        *self = Proof { told: Some(told), total, etag, ..Proof::of(self.key) };
+        known
+    }
+
+    fn landed(&mut self, mut bytes: &[u8]) {
+        let Some(Told::Facts(facts)) = &self.told else { return };
+        let (len, block) = (facts.raw_len, BlockSums::block_bytes(facts.raw_len));
+        while !bytes.is_empty() && self.fed < len {
+            let index = self.fed / block;
+            let end = ((index + 1) * block).min(len);
+            let (head, rest) = bytes.split_at(usize::try_from(end - self.fed).unwrap_or(usize::MAX).min(bytes.len()));
+            self.crc.update(head);
+            self.fed += head.len() as u64;
+            bytes = rest;
+            if self.fed == end {
+                let told = facts.sums.crcs().get(index as usize).copied().map(u64::from);
+                self.sound &= told == Some(self.crc.finalize());
+                self.crc.reset();
+            }
+        }
+        self.sound &= bytes.is_empty();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_core::{Digest, Namespace};
+
+    use super::*;
+
+    fn key(n: u64) -> Key {
+        let id = kvtier_key::KeyId::from_engine_text(&format!("m@1@0@{n:x}@half")).unwrap();
+        Key::new(Namespace::new("t", Digest::default()).into(), id)
+    }
+
+    fn head(text: &str, len: usize) -> Head {
+        let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {len}\r\nx-amz-meta-kvtier: {text}\r\n\r\n");
+        Head::parse(text.as_bytes(), false).unwrap().unwrap().0
+    }
+
+    #[test]
+    fn a_proof_holds_for_the_very_bytes_only() {
+        let (key, bytes) = (key(1), (0..300_001u32).map(|n| (n * 31 + n / 1000) as u8).collect::<Vec<_>>());
+        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+        let head = head(&text(&facts), bytes.len());
+        let proof = |bytes: &[u8], piece: usize| {
+            let mut proof = Proof::of(&key);
+            assert!(proof.begin(&head));
+            bytes.chunks(piece).for_each(|piece| proof.landed(piece));
+            proof.holds()
+        };
+        for piece in [1000, 65_536, 70_000, 400_000] {
+            assert!(proof(&bytes, piece));
+            assert!(!proof(&bytes[..300_000], piece), "short");
+            assert!(!proof(&[&bytes[..], &[0]].concat(), piece), "long");
+        }
+        for at in [0, 65_535, 65_536, 300_000] {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            assert!(!proof(&flipped, 50_000), "a flipped bit at {at}");
+        }
+        let mut swapped = bytes.clone();
+        swapped[..131_072].rotate_left(65_536);
+        assert!(!proof(&swapped, 65_536), "blocks in another order");
+    }
+
+    #[test]
+    fn heads_of_other_chunks_tell_so() {
+        let (mine, bytes) = (key(1), [7; 100]);
+        let facts = |key: &Key| text(&Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes)));
+        let told_of = |text: Option<&str>, total| told(text, total, &mine);
+        assert!(matches!(told_of(None, Some(100)), Told::Nothing));
+        assert!(matches!(told_of(Some(&facts(&mine)), Some(100)), Told::Facts(_)));
+        assert!(matches!(told_of(Some(&facts(&mine)), None), Told::Facts(_)));
+        assert!(matches!(told_of(Some(&facts(&mine)), Some(101)), Told::Wrong));
+        assert!(matches!(told_of(Some(&facts(&key(2))), Some(100)), Told::Wrong));
+        assert!(matches!(told_of(Some("junk"), Some(100)), Told::Wrong));
+        let elsewhere = Key::new(Namespace::new("other", Digest::default()).into(), mine.id().clone());
+        assert!(matches!(told_of(Some(&facts(&elsewhere)), Some(100)), Told::Wrong));
+    }
 }

@@ -1,0 +1,221 @@
+//! Room in the bucket: saves claim it, one task deletes what has to go, ahead of them.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvtier_core::{Error, ErrorKind, Event, ShedReason};
+use kvtier_index::{Entry, Refusal, Reservation, Reserve};
+use tokio::sync::Notify;
+
+use super::counters::add;
+use super::lanes::Lane;
+use super::shared::Shared;
+use super::turns::Change;
+use crate::ops::all;
+
+/// S3 deletes no more at once.
+const BATCH_MAX: usize = 1000;
+/// Batches under way at a time.
+const BATCHES_MAX: usize = 4;
+/// How long to leave a store alone that deletes nothing.
+const PAUSE: Duration = Duration::from_millis(200);
+/// A tier without a cap remembers no more keys than this; which go, the policy says.
+const KEYS_MAX: usize = 1 << 20;
+
+/// Victims that saves could not wait for, and the bell of the task that deletes.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    victims: Mutex<Vec<Entry>>,
+    bell: Notify,
+}
+
+impl Outbox {
+    /// Something may have to go.
+    pub fn ring(&self) {
+        self.bell.notify_one();
+    }
+
+    fn put(&self, victims: Vec<Entry>) {
+        self.victims.lock().unwrap_or_else(PoisonError::into_inner).extend(victims);
+        self.ring();
+    }
+
+    fn take(&self) -> Vec<Entry> {
+        std::mem::take(&mut *self.victims.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Claimed room, given back unless it is spent.
+#[derive(Debug)]
+pub struct Room<'a> {
+    shared: &'a Shared,
+    claim: Option<Reservation>,
+}
+
+impl Room<'_> {
+    /// Takes the claim.
+    pub fn spend(mut self) -> Option<Reservation> {
+        self.claim.take()
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            self.shared.books().index.cancel(claim);
+            self.shared.freed.notify_waiters();
+        }
+    }
+}
+
+/// Claims room for `len` bytes. Waits for what has to go, but not for long.
+pub async fn claim(shared: &Shared, len: u64, deadline: Instant) -> Result<Room<'_>, ShedReason> {
+    let until = tokio::time::Instant::from_std(deadline.min(Instant::now() + shared.manner.room_wait_max));
+    loop {
+        let freed = shared.freed.notified();
+        tokio::pin!(freed);
+        freed.as_mut().enable();
+        let (asked, writing) = {
+            let mut books = shared.books();
+            (books.index.reserve(shared.now_ms(), len), books.index.usage().reserved > 0)
+        };
+        match asked {
+            Reserve::Granted(claim) => return Ok(Room { shared, claim: Some(claim) }),
+            Reserve::Evict(victims) => shared.outbox.put(victims),
+            Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
+            // What is being written now may go when it is written.
+            Reserve::Full(Refusal::Held) if writing => {}
+            Reserve::Busy => shared.outbox.ring(),
+            _ => return Err(ShedReason::Full),
+        }
+        if tokio::time::timeout_at(until, freed).await.is_err() {
+            return Err(ShedReason::Full);
+        }
+    }
+}
+
+/// Deletes down to the high mark whenever it is passed, in batches as large as the need.
+pub async fn evict_ahead(shared: Arc<Shared>) {
+    loop {
+        shared.outbox.bell.notified().await;
+        if shared.capacity_bytes.is_none() {
+            forget_beyond(&shared, KEYS_MAX);
+            continue;
+        }
+        loop {
+            let victims = gather(&shared);
+            if victims.is_empty() {
+                break;
+            }
+            let (gone, _) = delete_victims(&shared, victims).await;
+            add(&shared.counters.evicted, gone as u64);
+            if gone == 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn gather(shared: &Shared) -> Vec<Entry> {
+    let mut victims = shared.outbox.take();
+    while victims.len() < BATCH_MAX * BATCHES_MAX {
+        let more = shared.books().index.victims(shared.now_ms(), 0);
+        if more.is_empty() {
+            break;
+        }
+        victims.extend(more);
+    }
+    victims
+}
+
+/// Without a cap nothing is deleted, but what is known has a maximum too.
+fn forget_beyond(shared: &Shared, keys_max: usize) {
+    let mut books = shared.books();
+    while books.index.usage().entries > keys_max {
+        let victims = books.index.squeeze(shared.now_ms(), 1);
+        if victims.is_empty() {
+            return;
+        }
+        victims.iter().for_each(|victim| books.forget(&victim.chunk.digest));
+    }
+}
+
+/// Deletes victims of the index that nobody is at; the others stay. Answers how many went.
+async fn delete_victims(shared: &Shared, victims: Vec<Entry>) -> (usize, Option<Error>) {
+    let mut ours = Vec::with_capacity(victims.len());
+    for victim in victims {
+        let change = shared.turns.try_change(&victim.chunk.digest);
+        let mut books = shared.books();
+        match change {
+            Some(change) if books.index.is_leaving(&victim.chunk.digest) => ours.push((victim, change)),
+            _ => {
+                books.index.restored(&victim.chunk.digest);
+            }
+        }
+    }
+    delete(shared, ours).await
+}
+
+/// Deletes victims that are ours to change, a thousand with a request. What could not be deleted is there as before.
+pub async fn delete(shared: &Shared, victims: Vec<(Entry, Change<'_>)>) -> (usize, Option<Error>) {
+    let outcome = Mutex::new((0, None));
+    let batches = victims.chunks(BATCH_MAX).map(|batch| {
+        let outcome = &outcome;
+        async move {
+            let (gone, trouble) = delete_batch(shared, batch).await;
+            let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            outcome.0 += gone;
+            outcome.1 = outcome.1.take().or(trouble);
+            Ok::<_, std::convert::Infallible>(())
+        }
+    });
+    let Ok(()) = all(batches, BATCHES_MAX).await;
+    drop(victims);
+    shared.freed.notify_waiters();
+    outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize, Option<Error>) {
+    let name_of = |victim: &(Entry, Change<'_>)| {
+        let known = shared.books().name(&victim.0.chunk.digest);
+        known.map_or_else(|| shared.names.of_digest(&victim.0.chunk.digest), |name| name.to_string())
+    };
+    let names: Vec<_> = batch.iter().map(name_of).collect();
+    let _go = shared.lanes.turn(Lane::Delete).await;
+    add(&shared.counters.delete_requests, 1);
+    let (refused, trouble) = match shared.client.delete_many(&names).await {
+        Ok(refused) => (refused.into_iter().map(|refused| refused.key).collect(), None),
+        Err(e) => (names.iter().cloned().collect::<HashSet<_>>(), Some(shared.error("remove", None, e))),
+    };
+    if let (None, Some(some)) = (&trouble, refused.iter().next()) {
+        let what = format!("the store does not delete {} objects, {some} among them", refused.len());
+        shared.fault(what);
+    }
+    add(&shared.counters.delete_failures, refused.len() as u64);
+    let mut events = Vec::with_capacity(batch.len());
+    let mut books = shared.books();
+    for ((victim, _), name) in batch.iter().zip(&names) {
+        let digest = victim.chunk.digest;
+        if refused.contains(name) {
+            // It may be gone all the same.
+            books.index.restored(&digest);
+            books.doubt(&digest);
+            continue;
+        }
+        let suspect = books.index.is_suspect(&digest);
+        if books.index.evicted(&digest) {
+            books.changed(digest);
+            books.note_absent(digest);
+            events.extend((!suspect).then_some(Event::Gone { key: digest, len: victim.chunk.len }));
+        }
+    }
+    drop(books);
+    shared.tell(&events);
+    (names.len() - refused.len(), trouble)
+}
+
+/// What a remove that deleted less than it should answers.
+pub fn not_deleted(trouble: Option<Error>) -> Error {
+    trouble.unwrap_or_else(|| Error::new(ErrorKind::Denied, "the store does not delete the objects").with_op("remove"))
+}
