@@ -23,6 +23,7 @@ mod testing;
 mod tidy;
 mod tree;
 mod venv;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;
@@ -48,6 +49,7 @@ Usage: cargo xtask <step> [options]
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
   s3-server ceph|swift|garage|moto start|stop|status
                                      a real S3 server on loopback; prints how to reach it as lines for a shell
+  wheel                              the Python wheel, built and tested in an environment of its own
 ";
 
 fn main() -> ExitCode {
@@ -71,6 +73,7 @@ fn run(args: &mut Args) -> Result<()> {
         Some("bench") => bench::run(args),
         Some("fuzz") => fuzz::run(args),
         Some("s3-server") => servers::run(args),
+        Some("wheel") => wheel::run(args),
         Some("help" | "-h" | "--help") => {
             print!("{USAGE}");
             Ok(())

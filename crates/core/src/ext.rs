@@ -3,7 +3,7 @@ use std::time::Instant;
 
 use kvtier_key::Key;
 
-use crate::{Ctx, Done, Error, ErrorKind, Hold, Load, Loaded, Mode, Save, Saved, ShedReason, Tier};
+use crate::{Ctx, Done, Error, ErrorKind, Hold, Load, Loaded, LookedUp, Mode, Removed, Save, Saved, ShedReason, Tier};
 
 /// What callers of any tier want beside the bare verbs.
 pub trait TierExt: Tier {
@@ -51,6 +51,36 @@ pub trait TierExt: Tier {
         }
     }
 
+    /// Looks keys up, asking again when the tier takes no more work, until it does or the deadline passes.
+    fn lookup_waiting(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> impl Future<Output = Result<LookedUp, Error>> + Send {
+        async move {
+            loop {
+                let answer = self.lookup(ctx, Arc::clone(&keys), mode, hold).await;
+                if !self.may_retry(ctx, is_throttled(&answer)).await {
+                    return answer;
+                }
+            }
+        }
+    }
+
+    /// Removes keys, asking again when the tier takes no more work, until it does or the deadline passes.
+    fn remove_waiting(&self, ctx: &Ctx, keys: Arc<[Key]>) -> impl Future<Output = Result<Removed, Error>> + Send {
+        async move {
+            loop {
+                let answer = self.remove(ctx, Arc::clone(&keys)).await;
+                if !self.may_retry(ctx, is_throttled(&answer)).await {
+                    return answer;
+                }
+            }
+        }
+    }
+
     /// Whether there is something to retry, room for it, and time left.
     #[doc(hidden)]
     fn may_retry(&self, ctx: &Ctx, needed: bool) -> impl Future<Output = bool> + Send {
@@ -59,6 +89,10 @@ pub trait TierExt: Tier {
 }
 
 impl<T: Tier + ?Sized> TierExt for T {}
+
+fn is_throttled<T>(answer: &Result<T, Error>) -> bool {
+    matches!(answer, Err(e) if e.kind() == ErrorKind::Throttled)
+}
 
 /// Takes out the ops whose answers are `picked`, with their places.
 fn take_if<O: crate::Op, T>(all: &mut [Done<O, T>], picked: impl Fn(&Done<O, T>) -> bool) -> (Vec<usize>, Vec<O>) {

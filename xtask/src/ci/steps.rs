@@ -9,7 +9,7 @@ use super::{Outcome, Run};
 use crate::servers::Kind;
 use crate::sh::Cmd;
 use crate::testing::Count;
-use crate::{arch, features, filesystems, fuzz, servers, shuttle, testing, tidy};
+use crate::{arch, features, filesystems, fuzz, servers, shuttle, testing, tidy, wheel};
 
 /// The seeds that each fault schedule runs for every change.
 const FAULT_SEEDS: &str = "1000";
@@ -130,6 +130,12 @@ pub fn real_servers(run: &mut Run) -> Result<Outcome> {
     }
     let Outcome::Noted(tests) = tested(run, count) else { return Ok(Outcome::Passed) };
     Ok(Outcome::Noted(if absent.is_empty() { tests } else { format!("{tests}; without {}", absent.join("; ")) }))
+}
+
+/// The Python module under the contract of the program that loads it.
+pub fn python(run: &mut Run) -> Result<Outcome> {
+    let count = Count { passed: wheel::test()?, ..Count::default() };
+    Ok(tested(run, count))
 }
 
 pub fn shuttle(run: &mut Run) -> Result<Outcome> {

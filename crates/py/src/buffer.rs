@@ -1,0 +1,82 @@
+//! Python's memory, lent to a tier until the medium is done with it.
+
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use kvtier::{Lease, View};
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// Buffers that a tier is done with. Giving one back to Python needs the interpreter's lock, which the tiers' threads must never wait for:
+/// whoever has the lock next gives them back.
+static DONE: Mutex<Vec<PyUntypedBuffer>> = Mutex::new(Vec::new());
+
+/// Gives back to Python what tiers are done with.
+pub fn give_back(py: Python<'_>) {
+    let done = std::mem::take(&mut *DONE.lock().unwrap_or_else(PoisonError::into_inner));
+    done.into_iter().for_each(|buffer| buffer.release(py));
+}
+
+/// A buffer that Python keeps where it is, for as long as this lives.
+struct Held {
+    buffer: Option<PyUntypedBuffer>,
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the pointer is to memory that the buffer keeps alive wherever it is used; its own counters are touched only under the
+// interpreter's lock, in `give_back`.
+unsafe impl Send for Held {}
+// SAFETY: as above; shared, it only gives out the bytes.
+unsafe impl Sync for Held {}
+
+impl Held {
+    fn new(object: &Bound<'_, PyAny>, write: bool) -> PyResult<Self> {
+        let buffer = PyUntypedBuffer::get(object)?;
+        if !buffer.is_c_contiguous() {
+            return Err(PyValueError::new_err("the buffer is not contiguous; pass one that is"));
+        }
+        if write && buffer.readonly() {
+            return Err(PyValueError::new_err("the buffer to load into is read-only; pass one that can be written"));
+        }
+        let len = buffer.len_bytes();
+        let base = NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling());
+        Ok(Held { buffer: Some(buffer), base, len })
+    }
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the buffer spans `len` contiguous bytes at `base` and is exported as long as `self` lives, so that Python neither frees nor
+        // resizes it. Its owner was told not to write into it meanwhile; what it would write is caught by the checksums.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl AsMut<[u8]> for Held {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and writable; its owner was told not to touch it before the load has ended.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            DONE.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        }
+    }
+}
+
+/// The bytes of `object`, to be saved. Errors with `ValueError` or `BufferError` when it has none that lie together.
+pub fn view(object: &Bound<'_, PyAny>) -> PyResult<View> {
+    Ok(View::from_owner(Held::new(object, false)?))
+}
+
+/// The memory of `object`, to be loaded into. Errors also when it is read-only.
+pub fn lease(object: &Bound<'_, PyAny>) -> PyResult<Lease> {
+    let mut lease = Lease::from_owner(Held::new(object, true)?);
+    lease.assume_filled(0);
+    Ok(lease)
+}

@@ -1,0 +1,66 @@
+//! Which lookups hold which keys, until the loads that follow them have ended.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use kvtier::core::{Digest, HoldId};
+
+/// How long a lookup keeps what it found from eviction, unless a load comes first.
+pub const HOLD: Duration = Duration::from_secs(60);
+
+/// The holds of one connector. Every hold is released by the load of its last key, or ends by itself.
+#[derive(Debug, Default)]
+pub struct Holds {
+    /// How many of a hold's keys are not loaded yet, and when it ends by itself.
+    left: HashMap<HoldId, (usize, Instant)>,
+    /// A key may be held by several lookups; the oldest is ended first.
+    by_key: HashMap<Digest, VecDeque<HoldId>>,
+    ends: BTreeMap<(Instant, u64), Vec<Digest>>,
+}
+
+impl Holds {
+    /// A lookup holds `keys` from now on.
+    pub fn add(&mut self, hold: HoldId, keys: Vec<Digest>, now: Instant) {
+        self.forget_ended(now);
+        let end = now + HOLD;
+        self.left.insert(hold, (keys.len(), end));
+        for key in &keys {
+            self.by_key.entry(*key).or_default().push_back(hold);
+        }
+        self.ends.insert((end, hold.0), keys);
+    }
+
+    /// A load of `key` has ended. Answers the hold to release, if it was that one's last key.
+    pub fn loaded(&mut self, key: &Digest, now: Instant) -> Option<HoldId> {
+        self.forget_ended(now);
+        let holds = self.by_key.get_mut(key)?;
+        let hold = holds.pop_front()?;
+        if holds.is_empty() {
+            self.by_key.remove(key);
+        }
+        let (left, end) = self.left.get_mut(&hold)?;
+        *left -= 1;
+        if *left > 0 {
+            return None;
+        }
+        self.ends.remove(&(*end, hold.0));
+        self.left.remove(&hold);
+        Some(hold)
+    }
+
+    fn forget_ended(&mut self, now: Instant) {
+        while let Some(first) = self.ends.first_entry().filter(|first| first.key().0 <= now) {
+            let ((_, hold), keys) = first.remove_entry();
+            let hold = HoldId(hold);
+            self.left.remove(&hold);
+            for key in keys {
+                if let Some(holds) = self.by_key.get_mut(&key) {
+                    holds.retain(|other| *other != hold);
+                    if holds.is_empty() {
+                        self.by_key.remove(&key);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Where ends of work arrive: futures that can go on, and a descriptor that says so to whoever polls.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// How a batch ended.
+#[derive(Debug)]
+pub struct End {
+    /// Whether all of it succeeded.
+    pub ok: bool,
+    /// What went wrong; empty if nothing did.
+    pub error: String,
+    /// One answer a key, where the caller wants them.
+    pub each: Option<Vec<bool>>,
+}
+
+type Work = Pin<Box<dyn Future<Output = End> + Send>>;
+
+/// Work that is under way. It has no thread: the tiers' threads wake it, and it goes on when the caller, who was told through the descriptor,
+/// drains it.
+pub struct Inbox {
+    bell: Arc<Bell>,
+    work: Mutex<Running>,
+}
+
+#[derive(Default)]
+struct Running {
+    last_id: u64,
+    by_id: HashMap<u64, Work>,
+    ended: Vec<(u64, End)>,
+}
+
+/// Rings once for all that comes until it is listened to.
+struct Bell {
+    fd: EventFd,
+    rung: Mutex<Rung>,
+}
+
+#[derive(Default)]
+struct Rung {
+    is_rung: bool,
+    ids: Vec<u64>,
+}
+
+struct Call {
+    id: u64,
+    bell: Arc<Bell>,
+}
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        self.bell.ring(Some(self.id));
+    }
+}
+
+impl Bell {
+    fn ring(&self, id: Option<u64>) {
+        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        rung.ids.extend(id);
+        if !std::mem::replace(&mut rung.is_rung, true) {
+            // It fails only when it is rung already, 2^64 times.
+            let _ = self.fd.write(1);
+        }
+    }
+
+    fn listen(&self) -> Vec<u64> {
+        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut rung.is_rung) {
+            let _ = self.fd.read();
+        }
+        std::mem::take(&mut rung.ids)
+    }
+}
+
+impl Inbox {
+    /// An empty one. Errors when the kernel has no descriptor for it.
+    pub fn new() -> std::io::Result<Self> {
+        let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        Ok(Inbox { bell: Arc::new(Bell { fd, rung: Mutex::default() }), work: Mutex::default() })
+    }
+
+    /// Readable while something waits to be drained.
+    pub fn fd(&self) -> RawFd {
+        self.bell.fd.as_fd().as_raw_fd()
+    }
+
+    /// Starts work; the id is unique for the inbox's life.
+    pub fn start(&self, work: impl Future<Output = End> + Send + 'static) -> u64 {
+        let mut running = self.running();
+        running.last_id += 1;
+        let id = running.last_id;
+        running.by_id.insert(id, Box::pin(work));
+        if running.go_on(id, &self.bell) {
+            self.bell.ring(None);
+        }
+        id
+    }
+
+    /// What ended since the last time, in the order in which it did. Never waits.
+    pub fn drain(&self) -> Vec<(u64, End)> {
+        let woken = self.bell.listen();
+        let mut running = self.running();
+        for id in woken {
+            running.go_on(id, &self.bell);
+        }
+        std::mem::take(&mut running.ended)
+    }
+
+    /// How much has not been drained yet.
+    pub fn len(&self) -> usize {
+        let running = self.running();
+        running.by_id.len() + running.ended.len()
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    /// Answers whether it came to its end.
+    fn go_on(&mut self, id: u64, bell: &Arc<Bell>) -> bool {
+        // Woken more often than needed: it has ended already.
+        let Some(work) = self.by_id.get_mut(&id) else { return false };
+        let waker = Waker::from(Arc::new(Call { id, bell: Arc::clone(bell) }));
+        let Poll::Ready(end) = work.as_mut().poll(&mut Context::from_waker(&waker)) else { return false };
+        self.by_id.remove(&id);
+        self.ended.push((id, end));
+        true
+    }
+}

@@ -1,0 +1,22 @@
+//! The native half of the Python package `kvtier`.
+//!
+//! [`Connector`](connector::Connector) is what LMCache's `native_plugin` loads: batches of saves, loads, lookups and removes that are
+//! submitted without waiting and whose ends are told through an event descriptor. Memory comes and goes through Python's buffer protocol,
+//! without a copy.
+
+mod buffer;
+mod config;
+mod connector;
+mod holds;
+mod inbox;
+mod work;
+
+use pyo3::prelude::*;
+
+/// Tiers below the GPU's memory, for LMCache and for Python programs.
+#[pymodule]
+#[pyo3(name = "_native")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<connector::Connector>()
+}

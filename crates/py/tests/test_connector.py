@@ -1,0 +1,316 @@
+"""The connector under the contract of LMCache's `native_plugin`."""
+
+import ctypes
+import gc
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import unittest
+
+import kvtier
+from contract import Wrapper
+
+MIB = 1 << 20
+
+
+def key(n, model="llama/7b", salt=""):
+    return f"{model}@00010000@0@{n:064x}" + (f"@{salt}" if salt else "")
+
+
+def aligned(size):
+    """Memory like that of LMCache's L1: aligned to pages, seen through ctypes."""
+    memory = mmap.mmap(-1, size)
+    return memoryview((ctypes.c_ubyte * size).from_buffer(memory))
+
+
+def filled(n, size=MIB):
+    view = aligned(size)
+    view.cast("B")[:] = bytes([n % 251]) * (size - 8) + n.to_bytes(8, "little")
+    return view
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+
+    def client(self, bytes_max=64 * MIB, **more):
+        return kvtier.Connector(tiers=[{"type": "file", "path": self.dir.name, "bytes": bytes_max}], **more)
+
+    def wrapped(self, **more):
+        wrapper = Wrapper(self.client(**more))
+        self.addCleanup(wrapper.close)
+        return wrapper
+
+
+class Contract(Case):
+    def test_what_is_saved_is_found_loaded_and_deleted(self):
+        w = self.wrapped()
+        keys = [key(n) for n in range(8)]
+        self.assertEqual(w.set(keys, [filled(n) for n in range(8)])[0], True)
+        self.assertEqual(w.exists([*keys, key(99)]), (True, "", [True] * 8 + [False]))
+        into = [aligned(MIB) for _ in keys]
+        self.assertEqual(w.get(keys, into), (True, "", [True] * 8))
+        for n, view in enumerate(into):
+            self.assertEqual(view.tobytes(), filled(n).tobytes())
+        self.assertEqual(w.delete(keys[:4]), (True, "", [True] * 4))
+        self.assertEqual(w.exists(keys)[2], [False] * 4 + [True] * 4)
+
+    def test_a_miss_is_no_error_and_touches_no_byte(self):
+        w = self.wrapped()
+        into = filled(7)
+        self.assertEqual(w.get([key(1)], [into]), (True, "", [False]))
+        self.assertEqual(into.tobytes(), filled(7).tobytes())
+
+    def test_a_chunk_of_another_length_is_none(self):
+        w = self.wrapped()
+        w.set([key(1)], [filled(1)])
+        for size in (MIB - 4096, MIB + 4096):
+            with self.assertLogs("kvtier") if size > MIB else self.subTest(size):
+                self.assertEqual(w.get([key(1)], [aligned(size)])[2], [False])
+        self.assertEqual(w.get([key(1)], [aligned(MIB)])[2], [True])
+
+    def test_a_key_that_is_none_fails_alone_but_fails_a_set(self):
+        w = self.wrapped()
+        with self.assertLogs("kvtier") as log:
+            ok, error, each = w.get(["no key", key(1)], [aligned(MIB), aligned(MIB)])
+            self.assertEqual((ok, each), (False, [False, False]))
+            self.assertIn("no key", error)
+            self.assertEqual(w.set([key(1), "no key"], [filled(1), filled(2)])[0], False)
+        self.assertIn("no key", log.output[0])
+        self.assertEqual(w.get([key(1)], [aligned(MIB)])[2], [True], "the other was saved")
+
+    def test_salts_are_apart(self):
+        w = self.wrapped()
+        w.set([key(1, salt="a")], [filled(1)])
+        self.assertEqual(w.exists([key(1), key(1, salt="a"), key(1, salt="b")])[2], [False, True, False])
+
+    def test_memory_that_is_not_aligned_is_bounced(self):
+        w = self.wrapped()
+        data = bytearray(os.urandom(MIB + 1))
+        self.assertTrue(w.set([key(1)], [memoryview(data)[1:]])[0])
+        into = bytearray(MIB + 1)
+        self.assertEqual(w.get([key(1)], [memoryview(into)[1:]])[2], [True])
+        self.assertEqual(into[1:], data[1:])
+
+    def test_what_was_found_is_held_until_it_is_loaded(self):
+        w = self.wrapped()
+        w.set([key(1), key(2)], [filled(1), filled(2)])
+        w.exists([key(1), key(2)])
+        self.assertEqual(w.delete([key(1), key(2)])[2], [False, False])
+        w.get([key(1)], [aligned(MIB)])
+        self.assertEqual(w.delete([key(1)])[2], [False], "the lookup's other key is not loaded yet")
+        w.get([key(2)], [aligned(MIB)])
+        self.assertEqual(w.delete([key(1), key(2)])[2], [True, True])
+
+    def test_the_capacity_holds_and_a_restart_finds_what_is_there(self):
+        w = self.wrapped(bytes_max=10 * MIB)
+        for n in range(30):
+            self.assertTrue(w.set([key(n)], [filled(n)])[0])
+        there = w.exists([key(n) for n in range(30)])[2]
+        self.assertTrue(5 <= sum(there) <= 10, there)
+        w.close()
+        again = self.wrapped(bytes_max=10 * MIB)
+        self.assertEqual(again.exists([key(n) for n in range(30)])[2], there)
+
+    def test_a_configuration_can_be_a_file(self):
+        path = os.path.join(self.dir.name, "kvtier.json")
+        with open(path, "w") as file:
+            file.write('{"tiers": [{"type": "host", "bytes": "8MiB"}]}')
+        w = Wrapper(kvtier.Connector(config=path))
+        self.addCleanup(w.close)
+        self.assertTrue(w.set([key(1)], [filled(1)])[0])
+        self.assertEqual(w.get([key(1)], [aligned(MIB)])[2], [True])
+
+
+class Refusals(Case):
+    def test_wrong_settings_say_what_and_where(self):
+        spec = {"type": "file", "path": self.dir.name, "bytes": 1}
+        for keywords, says in [
+            ({}, "tiers"),
+            ({"tiers": [], "config": "x"}, "either"),
+            ({"tiers": []}, "empty"),
+            ({"tiers": [{"type": "flie"}]}, "flie"),
+            ({"tiers": [{**spec, "byts": 3}]}, "byts"),
+            ({"tiers": [spec], "timeout_seconds": 0}, "timeout_seconds"),
+            ({"tiers": [spec], "timeout_seconds": float("nan")}, "timeout_seconds"),
+        ]:
+            with self.subTest(keywords), self.assertRaisesRegex(ValueError, says):
+                kvtier.Connector(**keywords)
+        with self.assertRaisesRegex(OSError, "nothere"):
+            kvtier.Connector(config="/nothere")
+
+    def test_two_capacities_are_one_too_many(self):
+        class Outer:
+            adapter_params = {"tiers": [{"type": "host", "bytes": 1 << 20}]}
+            max_capacity_gb = 10.0
+            eviction_config = None
+
+        def make(config):
+            return kvtier.Connector(**config.adapter_params)
+
+        with self.assertRaisesRegex(ValueError, "max_capacity_gb"):
+            make(Outer())
+        Outer.max_capacity_gb, Outer.eviction_config = 0, object()
+        with self.assertRaisesRegex(ValueError, "eviction"):
+            make(Outer())
+        Outer.eviction_config = None
+        make(Outer()).close()
+
+    def test_buffers_that_cannot_be_lent_end_in_an_error(self):
+        w = self.wrapped()
+        for keys, bufs in [
+            ([key(1)], [b"read only"]),
+            ([key(1)], [memoryview(bytearray(16))[::2]]),
+            ([key(1)], [object()]),
+            ([key(1), key(2)], [aligned(MIB)]),
+        ]:
+            with self.subTest(bufs), self.assertLogs("kvtier"):
+                ok, error, each = w.get(keys, bufs)
+                self.assertEqual((ok, each), (False, [False] * len(keys)))
+                self.assertTrue(error)
+
+    def test_nothing_is_something(self):
+        w = self.wrapped()
+        self.assertEqual(w.set([], [])[0], True)
+        self.assertEqual(w.get([], []), (True, "", []))
+        self.assertEqual(w.exists([]), (True, "", []))
+        self.assertEqual(w.delete([]), (True, "", []))
+
+
+class Hostile(Case):
+    def test_buffers_may_be_let_go_at_once(self):
+        w = self.wrapped(bytes_max=512 * MIB)
+        futures = []
+        for n in range(32):
+            futures.append(w.submit("submit_batch_set", [key(n)], [filled(n)]))
+            gc.collect()
+        self.assertTrue(all(w.wait(f)[0] for f in futures))
+        into = [aligned(MIB) for _ in range(32)]
+        self.assertEqual(w.get([key(n) for n in range(32)], into)[2], [True] * 32)
+        self.assertTrue(all(v.tobytes() == filled(n).tobytes() for n, v in enumerate(into)))
+
+    def test_a_lent_buffer_cannot_be_resized_and_is_given_back(self):
+        client = self.client()
+        data = bytearray(MIB)
+        client.submit_batch_set([key(1)], [data])
+        with self.assertRaises(BufferError):
+            data.extend(b"x")
+        w = Wrapper(client)
+        self.addCleanup(w.close)
+        w.exists([key(1)])
+        while client.pending:
+            pass
+        client.drain_completions()
+        data.extend(b"x")
+
+    def test_many_threads_submit(self):
+        w = self.wrapped(bytes_max=512 * MIB)
+        wrong = []
+
+        def work(t):
+            for i in range(20):
+                n = t * 1000 + i
+                into = aligned(64 << 10)
+                ok = w.set([key(n)], [filled(n, 64 << 10)])[0]
+                if not ok or w.get([key(n)], [into])[2] != [True] or into.tobytes() != filled(n, 64 << 10).tobytes():
+                    wrong.append(n)
+
+        threads = [threading.Thread(target=work, args=(t,)) for t in range(8)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        self.assertEqual(wrong, [])
+
+    def test_a_closed_connector_answers_and_does_not_raise(self):
+        w = self.wrapped()
+        w.set([key(1)], [filled(1)])
+        w.close()
+        again = Wrapper(w.client)
+        with self.assertLogs("kvtier"):
+            self.assertEqual(again.set([key(2)], [filled(2)])[0], False)
+            self.assertEqual(again.get([key(1)], [aligned(MIB)])[2], [False])
+            self.assertEqual(again.exists([key(1)])[2], [False])
+            self.assertEqual(again.delete([key(1)])[2], [False])
+        again.close()
+
+    def test_memory_stays_flat(self):
+        w = self.wrapped()
+        keys = [key(n) for n in range(4)]
+        w.set(keys, [filled(n) for n in range(4)])
+        rounds = int(os.environ.get("KVTIER_SUBMITS", "20000"))
+
+        def rss():
+            with open("/proc/self/statm") as statm:
+                return int(statm.read().split()[1]) * mmap.PAGESIZE
+
+        def some(count):
+            last = [w.submit("submit_batch_exists", [key(1000 + n)]) for n in range(count)]
+            [w.wait(f) for f in last]
+
+        some(rounds // 10)
+        before = rss()
+        for _ in range(10):
+            some(rounds // 10)
+        self.assertLess(rss() - before, 8 * MIB)
+
+    def run_script(self, script):
+        path = os.pathsep.join([os.path.dirname(os.path.dirname(kvtier.__file__)), os.path.dirname(__file__)])
+        environment = {**os.environ, "PYTHONPATH": path}
+        script = textwrap.dedent(script).replace("DIR", repr(self.dir.name))
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_an_interpreter_may_end_with_work_in_flight(self):
+        for how in ("pass", "import sys; sys.exit(3)", "raise RuntimeError('on purpose')", "del c", "import os; os._exit(0)"):
+            code, said = self.run_script(f"""
+                import kvtier
+                from test_connector import filled, aligned, key
+                c = kvtier.Connector(tiers=[{{"type": "file", "path": DIR, "bytes": 1 << 28}}])
+                c.submit_batch_set([key(n) for n in range(16)], [filled(n, 4 << 20) for n in range(16)])
+                c.submit_batch_get([key(n) for n in range(16)], [aligned(4 << 20) for n in range(16)])
+                {how}
+            """)
+            with self.subTest(how, said=said):
+                self.assertIn(code, (0, 1, 3))
+                self.assertNotIn("panicked", said)
+        w = self.wrapped(bytes_max=1 << 28)
+        for n in range(16):
+            into = aligned(4 << 20)
+            if w.get([key(n)], [into])[2] == [True]:
+                self.assertEqual(into.tobytes(), filled(n, 4 << 20).tobytes())
+
+    def test_after_a_fork_the_child_is_told_and_the_parent_goes_on(self):
+        code, said = self.run_script("""
+            import os, kvtier
+            from contract import Wrapper
+            from test_connector import filled, aligned, key
+            w = Wrapper(kvtier.Connector(tiers=[{"type": "file", "path": DIR, "bytes": 1 << 28}]))
+            assert w.set([key(1)], [filled(1)])[0]
+            child = os.fork()
+            if child == 0:
+                for call in (lambda: w.client.event_fd(), lambda: w.client.submit_batch_exists([key(1)]), w.client.close):
+                    try:
+                        call()
+                    except RuntimeError as e:
+                        assert "fork" in str(e), e
+                    else:
+                        os._exit(7)
+                own = kvtier.Connector(tiers=[{"type": "file", "path": DIR, "bytes": 1 << 28}])
+                mine = Wrapper(own)
+                assert mine.get([key(1)], [aligned(1 << 20)])[2] == [True]
+                mine.close()
+                del w, own, mine
+                raise SystemExit(5)
+            assert os.waitpid(child, 0)[1] == 5 << 8, "the child's own end"
+            assert w.get([key(1)], [aligned(1 << 20)])[2] == [True]
+            w.close()
+        """)
+        self.assertEqual(code, 0, said)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,94 @@
+//! The Python module: built and tested, quickly as it stands (`ci`), or as the wheel that users install (`cargo xtask wheel`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::Args;
+use crate::sh::{Cmd, root};
+use crate::venv::{self, Venv};
+
+/// What builds a wheel and checks its types.
+const BUILDER: Venv = Venv { name: "wheel", packages: &["maturin==1.9.6", "mypy==1.18.2"], alone: false };
+/// The longest that the module's tests may take.
+const TESTS_LIMIT_S: u64 = 300;
+
+/// `cargo xtask wheel`: builds the wheel, installs it into an environment of its own, tests it there and checks its types.
+pub fn run(args: &mut Args) -> Result<()> {
+    args.end()?;
+    let home = venv::make(&BUILDER)?;
+    let (bin, out) = (home.join("venv/bin"), root().join("target/wheels"));
+    let _ = fs::remove_dir_all(&out);
+    let maturin = Cmd::new("").arg(text(&bin.join("maturin")));
+    let maturin =
+        maturin.args(["build", "--release", "--locked", "-m", "crates/py/Cargo.toml", "--out"]).arg(text(&out));
+    maturin.arg("--interpreter").arg(text(&bin.join("python3"))).run()?;
+    let wheel = only_file(&out)?;
+    let bytes = fs::metadata(&wheel)?.len();
+    let pip = Cmd::new("").arg(text(&bin.join("pip"))).args(["install", "--quiet", "--force-reinstall", "--no-deps"]);
+    pip.arg(text(&wheel)).run()?;
+    let count = tests(&bin.join("python3"), None)?;
+    Cmd::new("")
+        .arg(text(&bin.join("mypy")))
+        .args(["--config-file", "crates/py/pyproject.toml", "crates/py/python"])
+        .run()?;
+    println!("{} ({:.1} MB): {count} tests passed", wheel.display(), bytes as f64 / 1e6);
+    Ok(())
+}
+
+/// Builds the module as the workspace stands, puts it beside its Python files and runs its tests. Gives back how many passed.
+pub fn test() -> Result<u64> {
+    Cmd::new("cargo build --locked -p kvtier-py").run()?;
+    let package = root().join("target/py/kvtier");
+    let _ = fs::remove_dir_all(&package);
+    fs::create_dir_all(&package)?;
+    for file in fs::read_dir(root().join("crates/py/python/kvtier"))? {
+        let file = file?;
+        if file.file_type()?.is_file() {
+            fs::copy(file.path(), package.join(file.file_name()))?;
+        }
+    }
+    let built = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    fs::copy(built.join("debug/libkvtier_py.so"), package.join("_native.abi3.so")).context("the built module")?;
+    tests(Path::new("python3"), Some(&root().join("target/py")))
+}
+
+fn tests(python: &Path, path: Option<&Path>) -> Result<u64> {
+    let cmd = Cmd::new("").arg(text(python)).args(["-m", "unittest", "discover", "-s", "crates/py/tests"]);
+    let cmd = path.iter().fold(cmd, |cmd, path| cmd.env("PYTHONPATH", text(path)));
+    let (ok, said) = cmd.limit_s(TESTS_LIMIT_S).try_read()?;
+    println!("{said}");
+    match (ok, count(&said)) {
+        (true, Some(count)) if count > 0 => Ok(count),
+        (true, _) => bail!("no test ran"),
+        (false, _) => bail!("the Python module's tests failed"),
+    }
+}
+
+/// Reads unittest's closing line: `Ran 20 tests in 1.0s`.
+fn count(said: &str) -> Option<u64> {
+    let line = said.lines().rev().find_map(|line| line.strip_prefix("Ran "))?;
+    line.split(' ').next()?.parse().ok()
+}
+
+fn only_file(dir: &Path) -> Result<PathBuf> {
+    let mut files = fs::read_dir(dir)?;
+    let file = files.next().context("maturin left no wheel")??;
+    Ok(file.path())
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests_of_it {
+    use super::*;
+
+    #[test]
+    fn the_closing_line_is_read() {
+        assert_eq!(count("...\n-----\nRan 20 tests in 24.7s\n\nOK\n"), Some(20));
+        assert_eq!(count("Traceback"), None);
+    }
+}
