@@ -73,7 +73,8 @@ impl Inner {
         let site = self.site();
         let mut way = match self.pool.reuse(&site.target) {
             Some(way) => way,
-            None => self.connect(&site).await?,
+            // Apart, since it is large and rare.
+            None => Box::pin(self.connect(&site)).await?,
         };
         let stamp = Stamp::of(self.clock.signing());
         let sign_body = self.signs_bodies();
@@ -132,7 +133,7 @@ impl Inner {
 
     /// What every answer tells, whatever it says.
     fn learn(&self, head: &Head, first_byte: Duration) {
-        if self.clock.learn(head.header("date"), false) {
+        if self.clock.is_due() && self.clock.learn(head.header("date"), false) {
             self.counters.clock_corrections.one();
         }
         let now = Instant::now();

@@ -114,7 +114,7 @@ impl Client {
         self.inner.pool.idle_len()
     }
 
-    /// Runs an operation until its deadline.
+    /// Runs an operation until its deadline. What is large is pinned by the caller, or it would be moved about here.
     pub(crate) async fn run<T>(&self, op: &'static str, work: impl Future<Output = Result<T>>) -> Result<T> {
         let start = Instant::now();
         let end = match self.deadline {

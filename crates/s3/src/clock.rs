@@ -14,6 +14,7 @@ const BELIEVE_MAX_S: i64 = 24 * 3600;
 pub struct Clock {
     measured: AtomicI64,
     applied: AtomicI64,
+    learned: AtomicI64,
 }
 
 impl Clock {
@@ -32,10 +33,17 @@ impl Clock {
         self.measured.load(Ordering::Relaxed)
     }
 
+    /// Whether it is time to learn again: an answer a second is enough.
+    pub fn is_due(&self) -> bool {
+        self.learned.load(Ordering::Relaxed) != unix_now()
+    }
+
     /// Learns from a `date` header; `refused` says that the store complained. Returns whether signatures are made with
     /// another offset from now on.
     pub fn learn(&self, date: Option<&str>, refused: bool) -> bool {
-        let Some(offset) = date.and_then(http_date).map(|date| date - unix_now()) else { return false };
+        let now = unix_now();
+        let Some(offset) = date.and_then(http_date).map(|date| date - now) else { return false };
+        self.learned.store(now, Ordering::Relaxed);
         if offset.abs() > BELIEVE_MAX_S {
             return false;
         }

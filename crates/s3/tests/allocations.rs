@@ -6,7 +6,7 @@ mod support;
 use std::alloc::System;
 
 use kvtier_mem::Lease;
-use kvtier_s3::{Client, Get, Put};
+use kvtier_s3::{Client, Get, Place, Put};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use support::remote::Remote;
 use support::*;
@@ -72,6 +72,20 @@ fn no_frame_of_a_body_costs_an_allocation() {
             assert!(head <= 12 && few <= 24 + 2 * SMALL / FRONT_RECORD, "{told}");
         }
     });
+}
+
+/// A caller may move a future before it runs, and runtimes do: what it holds is copied each time.
+#[test]
+fn futures_are_small() {
+    let memory = Memory::new();
+    let client = Client::new(config_of(Place::of("http://127.0.0.1:1").bucket("b").resolve().unwrap()));
+    let (mut lease, view, ways) = (memory.lease(SMALL), memory.view(b"x"), Get::default());
+    let sizes = [
+        size_of_val(&client.head("k")),
+        size_of_val(&client.put("k", &view, &Put::default())),
+        size_of_val(&client.get("k", &mut lease, &ways)),
+    ];
+    assert!(sizes.iter().all(|size| *size <= 3072), "HEAD, PUT and GET: {sizes:?} bytes");
 }
 
 fn writeln_out(text: &str) {

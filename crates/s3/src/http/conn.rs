@@ -1,18 +1,17 @@
 //! One connection: a request goes out, a head comes in, a body goes where it belongs. Dropping it closes it.
 
-use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::time::timeout;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::body::Sink;
 use super::dial::Target;
 use super::head::{Framing, HEAD_BYTES_MAX, Head};
+use super::patience::Patience;
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -48,6 +47,7 @@ pub struct Conn {
     pub spent: bool,
     /// Body bytes that were copied because they came with the head.
     pub copied: u64,
+    patience: Patience,
     buf: Vec<u8>,
     from: usize,
 }
@@ -57,8 +57,9 @@ impl Conn {
     pub(super) fn new(stream: Stream, target: Arc<Target>) -> Box<Self> {
         let (out, path, buf) =
             (Vec::with_capacity(1024), String::with_capacity(128), Vec::with_capacity(HEAD_READ_BYTES));
-        let parked = Instant::now();
-        Box::new(Conn { stream, target, out, path, parked, reused: false, spent: false, copied: 0, buf, from: 0 })
+        let (parked, patience) = (Instant::now(), Patience::new());
+        let (reused, spent) = (false, false);
+        Box::new(Conn { stream, target, out, path, parked, reused, spent, copied: 0, patience, buf, from: 0 })
     }
 
     /// Whether nothing is left over and the server has not closed it.
@@ -78,47 +79,26 @@ impl Conn {
         (self.from, self.copied) = (0, 0);
         self.buf.clear();
         while sent < total {
-            match timeout(idle, poll_fn(|cx| self.poll_send(cx, body, sent))).await {
-                Ok(Ok(Some(bytes))) => sent += bytes,
-                Ok(Ok(None)) if self.is_interim() => {}
-                Ok(Ok(None)) => {
+            let rest = [&self.out[sent.min(self.out.len())..], &body[sent.saturating_sub(self.out.len())..]];
+            let Conn { stream, buf, patience, .. } = self;
+            match patience.with(idle, |cx| poll_send(cx, stream, rest, buf)).await {
+                Some(Ok(Some(bytes))) => sent += bytes,
+                Some(Ok(None)) if self.is_interim() => {}
+                Some(Ok(None)) => {
                     self.spent = true;
                     return Ok(Sent::Early);
                 }
-                Ok(Err(e)) => {
+                Some(Err(e)) => {
                     self.spent = true;
                     return if self.last_words().await { Ok(Sent::Early) } else { Err(broken("sending", e)) };
                 }
-                Err(_) => return Err(stalled("the server takes no more bytes", idle)),
+                None => return Err(stalled("the server takes no more bytes", idle)),
             }
         }
-        let flush = poll_fn(|cx| Pin::new(&mut self.stream).poll_flush(cx));
-        match timeout(idle, flush).await {
-            Ok(flushed) => flushed.map(|()| Sent::All).map_err(|e| broken("sending", e)),
-            Err(_) => Err(stalled("the server takes no more bytes", idle)),
+        match self.patience.with(idle, |cx| Pin::new(&mut self.stream).poll_flush(cx)).await {
+            Some(flushed) => flushed.map(|()| Sent::All).map_err(|e| broken("sending", e)),
+            None => Err(stalled("the server takes no more bytes", idle)),
         }
-    }
-
-    /// The number of bytes written, or `None` when the server said something (or closed).
-    fn poll_send(&mut self, cx: &mut Context<'_>, body: &[u8], sent: usize) -> Poll<io::Result<Option<usize>>> {
-        let head = self.out.get(sent..).unwrap_or_default();
-        let rest = &body[sent.saturating_sub(self.out.len())..];
-        let bufs = [IoSlice::new(head), IoSlice::new(rest)];
-        let bufs = if head.is_empty() { &bufs[1..] } else { &bufs[..] };
-        if let Poll::Ready(wrote) = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs) {
-            return Poll::Ready(match wrote? {
-                0 => Err(io::ErrorKind::WriteZero.into()),
-                bytes => Ok(Some(bytes)),
-            });
-        }
-        let mut piece = [0; HEAD_READ_BYTES];
-        let mut piece = ReadBuf::new(&mut piece);
-        std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
-        if piece.filled().is_empty() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
-        }
-        self.buf.extend_from_slice(piece.filled());
-        Poll::Ready(Ok(None))
     }
 
     /// Whether what came so far is only `100 Continue` and the like, which is then forgotten, or not yet a whole head.
@@ -139,33 +119,27 @@ impl Conn {
             if let Ok(Some(_)) = Head::parse(&self.buf[self.from..], false) {
                 return true;
             }
-            match timeout(PATIENCE, self.fill()).await {
-                Ok(Ok(())) => {}
-                _ => return false,
+            if self.fill(PATIENCE, "").await.is_err() {
+                return false;
             }
         }
     }
 
     /// Reads more into the buffer; an error at the end of the stream.
-    async fn fill(&mut self) -> io::Result<()> {
+    async fn fill(&mut self, idle: Duration, doing: &'static str) -> Result<()> {
         if self.from > 0 && self.from == self.buf.len() {
             self.buf.clear();
             self.from = 0;
         }
         let start = self.buf.len();
         self.buf.resize(start + HEAD_READ_BYTES, 0);
-        let got = self.stream.read(&mut self.buf[start..]).await;
-        self.buf.truncate(start + *got.as_ref().unwrap_or(&0));
-        match got? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(()),
-        }
-    }
-
-    async fn fill_within(&mut self, idle: Duration, doing: &'static str) -> Result<()> {
-        match timeout(idle, self.fill()).await {
-            Ok(filled) => filled.map_err(|e| broken(doing, e)),
-            Err(_) => Err(stalled("the server sends nothing", idle)),
+        let Conn { stream, buf, patience, .. } = self;
+        let got = patience.with(idle, |cx| poll_read(cx, stream, &mut buf[start..])).await;
+        self.buf.truncate(start + got.as_ref().and_then(|got| got.as_ref().ok()).copied().unwrap_or(0));
+        match got {
+            Some(Ok(0)) => Err(broken(doing, io::ErrorKind::UnexpectedEof.into())),
+            Some(got) => got.map(drop).map_err(|e| broken(doing, e)),
+            None => Err(stalled("the server sends nothing", idle)),
         }
     }
 
@@ -180,7 +154,7 @@ impl Conn {
                         return Ok(head);
                     }
                 }
-                None => self.fill_within(idle, "waiting for the answer").await?,
+                None => self.fill(idle, "waiting for the answer").await?,
             }
         }
     }
@@ -207,7 +181,7 @@ impl Conn {
         while left > 0 {
             let space = sink.space(usize::try_from(left).unwrap_or(usize::MAX))?;
             let len = space.len();
-            let got = read(&mut self.stream, space, idle).await;
+            let got = read(&mut self.stream, space, &mut self.patience, idle).await;
             sink.filled(*got.as_ref().unwrap_or(&0), len);
             match got? {
                 0 => return Err(short(left)),
@@ -246,7 +220,7 @@ impl Conn {
             if rest.len() > CHUNK_LINE_MAX {
                 return Err(nonsense("a chunk's header has no end"));
             }
-            self.fill_within(idle, "reading the body").await?;
+            self.fill(idle, "reading the body").await?;
         }
     }
 
@@ -257,7 +231,7 @@ impl Conn {
         loop {
             let space = sink.space(HEAD_BYTES_MAX)?;
             let len = space.len();
-            let got = read(&mut self.stream, space, idle).await;
+            let got = read(&mut self.stream, space, &mut self.patience, idle).await;
             sink.filled(*got.as_ref().unwrap_or(&0), len);
             if got? == 0 {
                 return Ok(());
@@ -266,11 +240,41 @@ impl Conn {
     }
 }
 
-async fn read(stream: &mut Stream, space: &mut [u8], idle: Duration) -> Result<usize> {
-    match timeout(idle, stream.read(space)).await {
-        Ok(got) => got.map_err(|e| broken("reading the body", e)),
-        Err(_) => Err(stalled("the body stopped", idle)),
+async fn read(stream: &mut Stream, space: &mut [u8], patience: &mut Patience, idle: Duration) -> Result<usize> {
+    match patience.with(idle, |cx| poll_read(cx, stream, space)).await {
+        Some(got) => got.map_err(|e| broken("reading the body", e)),
+        None => Err(stalled("the body stopped", idle)),
     }
+}
+
+fn poll_read(cx: &mut Context<'_>, stream: &mut Stream, space: &mut [u8]) -> Poll<io::Result<usize>> {
+    let mut space = ReadBuf::new(space);
+    ready!(Pin::new(stream).poll_read(cx, &mut space))?;
+    Poll::Ready(Ok(space.filled().len()))
+}
+
+/// The number of bytes written, or `None` when the server said something, which is then in `heard`, or closed.
+fn poll_send(
+    cx: &mut Context<'_>,
+    stream: &mut Stream,
+    rest: [&[u8]; 2],
+    heard: &mut Vec<u8>,
+) -> Poll<io::Result<Option<usize>>> {
+    let bufs = rest.map(IoSlice::new);
+    let bufs = if rest[0].is_empty() { &bufs[1..] } else { &bufs[..] };
+    if let Poll::Ready(wrote) = Pin::new(&mut *stream).poll_write_vectored(cx, bufs) {
+        return Poll::Ready(match wrote? {
+            0 => Err(io::ErrorKind::WriteZero.into()),
+            bytes => Ok(Some(bytes)),
+        });
+    }
+    let mut piece = [0; HEAD_READ_BYTES];
+    let piece = match ready!(poll_read(cx, stream, &mut piece))? {
+        0 => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+        got => &piece[..got],
+    };
+    heard.extend_from_slice(piece);
+    Poll::Ready(Ok(None))
 }
 
 fn broken(doing: &'static str, e: io::Error) -> Error {

@@ -46,20 +46,20 @@ impl Head {
         let mut closes = response.version == Some(0);
         let (mut length, mut chunked) = (None, false);
         for header in response.headers.iter() {
-            let value = std::str::from_utf8(header.value).unwrap_or_default().trim();
+            let value = || std::str::from_utf8(header.value).unwrap_or_default().trim();
             if header.name.eq_ignore_ascii_case("content-length") {
-                let number = digits(value).ok_or_else(|| nonsense("its content-length is not a number"))?;
+                let number = digits(value()).ok_or_else(|| nonsense("its content-length is not a number"))?;
                 if length.is_some_and(|other| other != number) {
                     return Err(nonsense("it has two content-lengths"));
                 }
                 length = Some(number);
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
-                chunked = value.eq_ignore_ascii_case("chunked");
-                if !chunked && !value.eq_ignore_ascii_case("identity") {
+                chunked = value().eq_ignore_ascii_case("chunked");
+                if !chunked && !value().eq_ignore_ascii_case("identity") {
                     return Err(nonsense("its transfer-encoding is unknown"));
                 }
             } else if header.name.eq_ignore_ascii_case("connection") {
-                closes |= value.split(',').any(|word| word.trim().eq_ignore_ascii_case("close"));
+                closes |= value().split(',').any(|word| word.trim().eq_ignore_ascii_case("close"));
             }
         }
         let framing = match (bodiless || matches!(status, 100..=199 | 204 | 304), chunked, length) {

@@ -7,6 +7,7 @@ mod dial;
 mod h2;
 mod head;
 mod names;
+mod patience;
 mod pool;
 mod stream;
 mod tls;

@@ -1,4 +1,5 @@
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,6 +11,7 @@ use super::landing::Course;
 use crate::attempt::{Open, Turn};
 use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
+use crate::config::Hedge;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::Landing;
 use crate::race::{Side, race};
@@ -62,7 +64,7 @@ impl Client {
     pub async fn get(&self, key: &str, lease: &mut Lease, get: &Get) -> Result<Option<Object>> {
         lease.assume_filled(0);
         let landing = slot(host(lease)?, get)?;
-        let got = self.run("get", fetch(&self.inner, key, landing, get)).await?;
+        let got = self.run("get", pin!(fetch(&self.inner, key, landing, get))).await?;
         if let Some(object) = &got {
             lease.assume_filled(usize::try_from(object.len).unwrap_or(usize::MAX));
         }
@@ -72,7 +74,7 @@ impl Client {
     /// Gets an object of at most as many bytes into memory that somebody watches; `None` when it is not there.
     #[cfg(feature = "tier")]
     pub(crate) async fn get_watched(&self, key: &str, landing: Landing<'_>) -> Result<Option<Object>> {
-        self.run("get", fetch(&self.inner, key, landing, &Get::at_most())).await
+        self.run("get", pin!(fetch(&self.inner, key, landing, &Get::at_most()))).await
     }
 }
 
@@ -140,7 +142,11 @@ async fn attempt(
     let count = wanted.iter().flatten().zip(&mut headers).map(|(header, slot)| *slot = *header).count();
     let request = Request { headers: &headers[..count], ..Request::new("GET", Some(key)) };
     request.check().map_err(Trouble::last)?;
-    let open = hedged(inner, &request).await?;
+    let open = match inner.config.hedge {
+        None => inner.open(&request, Turn::Wait).await?,
+        // Apart, since it is large.
+        Some(hedge) => Box::pin(hedged(inner, &request, hedge)).await?,
+    };
     if !open.head.is_success() {
         return Err(open.refusal(inner).await);
     }
@@ -167,9 +173,8 @@ fn unfit(error: Error) -> Trouble {
 
 /// Opens the request, and once more when the answer is slow. Neither holds the memory yet: the first good head gets it, the other
 /// connection is closed.
-async fn hedged(inner: &Arc<Inner>, request: &Request<'_>) -> Result<Open, Trouble> {
+async fn hedged(inner: &Arc<Inner>, request: &Request<'_>, hedge: Hedge) -> Result<Open, Trouble> {
     let first = inner.open(request, Turn::Wait);
-    let Some(hedge) = inner.config.hedge else { return first.await };
     let start = async {
         tokio::time::sleep(hedge.after).await;
         let spent = inner.counters.read().hedges * 100;

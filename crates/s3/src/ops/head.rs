@@ -1,3 +1,5 @@
+use std::pin::pin;
+
 use crate::checksum::Checksum;
 use crate::client::Client;
 use crate::error::Result;
@@ -59,7 +61,7 @@ impl Client {
         let mode = [("x-amz-checksum-mode", "ENABLED")];
         let headers = if self.inner.config.checksum == Checksum::None { &[][..] } else { &mode };
         let request = Request { headers, ..Request::new("HEAD", Some(key)) };
-        let answer = self.run("head", Tries::new(&self.inner).ask(&request, 0)).await;
+        let answer = self.run("head", pin!(Tries::new(&self.inner).ask(&request, 0))).await;
         match answer {
             Ok(answer) => {
                 let len = answer.head.header("content-length").and_then(|len| len.parse().ok()).unwrap_or(0);

@@ -61,7 +61,7 @@ impl Course {
         }
         self.etag = etag.map(str::to_owned);
         let whole = self.start.unwrap_or(0) == 0 && total.is_some() && total == len;
-        let sum = Checksum::returned(|name| head.header(name)).filter(|_| verify && whole);
+        let sum = if verify && whole { Checksum::returned(|name| head.header(name)) } else { None };
         landing.restart(sum.and_then(|(sum, _)| Running::new(sum)));
         self.sum = sum.map(|(sum, value)| (sum, value.to_owned()));
         Ok(())

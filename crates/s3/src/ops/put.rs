@@ -1,3 +1,5 @@
+use std::pin::pin;
+
 use kvtier_mem::View;
 
 use crate::checksum::Checksum;
@@ -69,7 +71,7 @@ impl Client {
         }
         let headers = headers.as_slice();
         let request = Request { headers, body: bytes, payload: Payload::Bulk, ..Request::new("PUT", Some(key)) };
-        match self.run("put", Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX)).await {
+        match self.run("put", pin!(Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX))).await {
             Ok(answer) => {
                 self.inner.counters.bytes_out.add(bytes.len() as u64);
                 Ok(Stored::New { etag: answer.head.header("etag").map(str::to_owned) })
