@@ -25,6 +25,11 @@ pub fn parse(text: &str) -> Option<u64> {
     (exact.is_finite() && exact >= 0.0 && exact < u64::MAX as f64).then_some(exact as u64)
 }
 
+/// So many GiB in bytes, 0 for what is below 0 or no number.
+pub fn of_gib(gib: f64) -> u64 {
+    (gib * (1u64 << 30) as f64) as u64
+}
+
 /// Writes a size with a binary unit and at most two decimals.
 pub fn format(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

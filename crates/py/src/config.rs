@@ -21,6 +21,6 @@ pub fn open(py: Python<'_>, tiers: Option<&Bound<'_, PyAny>>, config: Option<&st
         }
         _ => return Err(PyValueError::new_err("give either tiers=[...] or config=\"FILE\"")),
     };
-    let opened = py.detach(|| Config::from_json(&text, &source).and_then(|config| config.open()));
+    let opened = py.detach(|| Config::from_text(&text, &source).and_then(|config| config.open()));
     opened.map_err(|e| PyValueError::new_err(whole(&e)))
 }

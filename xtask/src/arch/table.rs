@@ -38,7 +38,7 @@ pub const LIBRARIES: &[(&[&str], &[&str])] = &[
     (&["h2", "http", "httparse", "quick-xml", "tokio-rustls"], &["s3", "testkit"]),
     (&["pyo3"], &["py"]),
     (&["clap", "indicatif"], &["cli"]),
-    (&["serde-saphyr", "serde_yaml", "serde_yaml_ng", "serde_norway", "saphyr"], &["kvtier"]),
+    (&["serde-saphyr", "serde_yaml", "serde_yaml_ng", "serde_norway", "saphyr", "saphyr-parser", "toml"], &["kvtier"]),
     (&["proptest"], &["testkit"]),
     (&["criterion"], &["benches"]),
 ];

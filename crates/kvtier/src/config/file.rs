@@ -7,7 +7,7 @@ use kvtier_core::{Error, ErrorKind};
 use kvtier_file::{Durability, EngineKind, FileConfig, FileTier, Layout, Verify};
 use serde::{Deserialize, Deserializer};
 
-use super::Size;
+use super::tiers::{self, Size};
 
 /// Files of a directory.
 #[derive(Clone, Debug, Deserialize)]
@@ -103,7 +103,7 @@ fn named<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(from: D)
 }
 
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    super::bytes(from).map(Some)
+    tiers::bytes(from).map(Some)
 }
 
 fn capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Capacity, D::Error> {

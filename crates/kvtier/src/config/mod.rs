@@ -1,168 +1,54 @@
-//! The native configuration: a list of tiers, the first the fastest.
+//! Configurations: our own, a list of tiers, the first the fastest, as JSON, YAML or TOML; and [LMCache's](lmcache) as they stand.
 //!
 //! ```json
 //! {"tiers": [{"type": "host", "bytes": "1GiB"}, {"type": "file", "path": "/mnt/nvme/kv", "bytes": "100GiB", "engine": "auto"}]}
 //! ```
 
-use std::sync::Arc;
-
-use kvtier_core::{Error, ErrorKind, Tier};
-use serde::{Deserialize, Deserializer};
-
+mod adapter;
 #[cfg(feature = "file")]
 mod file;
+pub mod keys;
+pub mod lmcache;
+mod native;
+mod near;
+mod s3;
+mod tiers;
+mod value;
+mod yaml;
 
+pub use adapter::{Adapter, Field};
 #[cfg(feature = "file")]
 pub use file::{Capacity, FileSpec};
+#[cfg(feature = "s3")]
+pub use s3::S3Spec;
+pub use tiers::{Config, Opened, TierSpec};
+pub use value::Value;
 
-use crate::{HostConfig, HostTier, Stack};
+/// The parsers, for the fuzzers: anything is answered, nothing panics.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    use super::lmcache::{Inputs, LmcacheConfig};
+    use super::{Adapter, Config, Value};
 
-/// A checked configuration.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// The tiers, fastest first.
-    pub tiers: Vec<TierSpec>,
-}
-
-/// One tier of a configuration.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
-#[non_exhaustive]
-pub enum TierSpec {
-    /// Host memory.
-    Host {
-        /// The cap in bytes, as a number or a text such as `512MiB`.
-        #[serde(deserialize_with = "bytes")]
-        bytes: u64,
-        /// The tier's name; the default is `host`.
-        name: Option<String>,
-    },
-    /// Files of a directory.
-    #[cfg(feature = "file")]
-    File(FileSpec),
-}
-
-/// The tiers of a configuration, running.
-#[derive(Debug)]
-pub struct Opened {
-    /// All of it as one tier.
-    pub top: Arc<dyn Tier>,
-    /// Each tier, fastest first.
-    pub tiers: Vec<Arc<dyn Tier>>,
-}
-
-impl Config {
-    /// No tier yet: add them, the fastest first.
-    ///
-    /// ```
-    /// let stack = kvtier::config::Config::new().with_host(64 << 20).with_host(256 << 20).open()?;
-    /// assert_eq!(stack.tiers.len(), 2);
-    /// # Ok::<(), kvtier::core::Error>(())
-    /// ```
-    pub fn new() -> Self {
-        Config::default()
-    }
-
-    /// Adds host memory of at most `bytes` below what is there.
-    pub fn with_host(self, bytes: u64) -> Self {
-        self.with(TierSpec::Host { bytes, name: None })
-    }
-
-    /// Adds files of at most `bytes` in the directory `path`.
-    #[cfg(feature = "file")]
-    pub fn with_file(self, path: impl Into<std::path::PathBuf>, bytes: u64) -> Self {
-        self.with(TierSpec::File(FileSpec::new(path, Capacity::Bytes(bytes))))
-    }
-
-    /// Adds a tier below what is there.
-    pub fn with(mut self, tier: TierSpec) -> Self {
-        self.tiers.push(tier);
-        self
-    }
-
-    /// Reads JSON; `source` names it in errors.
-    pub fn from_json(text: &str, source: &str) -> Result<Self, Error> {
-        let config: Config = serde_json::from_str(text).map_err(|e| {
-            Error::new(ErrorKind::Invalid, format!("{source}: {e}; see docs/CONFIG.md for the accepted form"))
-        })?;
-        if config.tiers.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, format!("{source}: `tiers` is empty; name at least one tier")));
-        }
-        Ok(config)
-    }
-
-    /// Opens the tiers; `wrap` may put a decorator around each.
-    pub fn open_with(&self, wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>) -> Result<Opened, Error> {
-        let tiers = self.tiers.iter().map(|spec| spec.open().map(&wrap)).collect::<Result<Vec<_>, _>>()?;
-        let top: Arc<dyn Tier> = match tiers.as_slice() {
-            [] => return Err(Error::new(ErrorKind::Invalid, "a configuration without a tier; add one")),
-            [one] => Arc::clone(one),
-            many => Arc::new(Stack::new("stack", many.to_vec())?),
-        };
-        Ok(Opened { top, tiers })
-    }
-
-    /// Opens the tiers.
-    pub fn open(&self) -> Result<Opened, Error> {
-        self.open_with(|tier| tier)
-    }
-}
-
-impl TierSpec {
-    fn open(&self) -> Result<Arc<dyn Tier>, Error> {
-        match self {
-            TierSpec::Host { bytes, name } => {
-                let mut config = HostConfig::new(*bytes);
-                config.name = name.clone().unwrap_or(config.name);
-                Ok(Arc::new(HostTier::open(config)?))
+    /// A file, in every form that a file may have.
+    pub fn file(text: &str) {
+        for lenient in [false, true] {
+            let read = LmcacheConfig::read(&Inputs::new().with_file("x.yaml", text).with_lenient(lenient));
+            if let Ok(config) = read {
+                let _ = config.stack(1);
             }
-            #[cfg(feature = "file")]
-            TierSpec::File(spec) => Ok(Arc::new(spec.open()?)),
+            if let Ok(list) = Adapter::list(&[text], lenient) {
+                let _ = list.iter().map(Adapter::tiers).count();
+            }
+        }
+        for name in ["x.yaml", "x.toml", "x.json"] {
+            let _ = Config::from_text(text, name);
         }
     }
-}
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Size {
-    Number(u64),
-    Text(String),
-}
-
-fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    let wrong = |text: &str| {
-        serde::de::Error::custom(format!("{text:?} is no size; write a number of bytes or a text like \"512MiB\""))
-    };
-    match Size::deserialize(from) {
-        Ok(Size::Number(n)) => Ok(n),
-        Ok(Size::Text(text)) => crate::bytes::parse(&text).ok_or_else(|| wrong(&text)),
-        Err(_) => Err(wrong("this")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_configuration_is_read_and_wrong_ones_say_what_and_where() {
-        let config = Config::from_json(r#"{"tiers":[{"type":"host","bytes":"1MiB"}]}"#, "x.json").unwrap();
-        assert!(matches!(config.tiers[0], TierSpec::Host { bytes: 1_048_576, .. }));
-        assert_eq!(config.open().unwrap().tiers.len(), 1);
-        assert_eq!(Config::new().open().unwrap_err().kind(), ErrorKind::Invalid);
-        for (text, says) in [
-            (r#"{"tiers":[]}"#, "empty"),
-            (r#"{"tiers":[{"type":"host","bytes":1,"byte":2}]}"#, "byte"),
-            (r#"{"tiers":[{"type":"hots","bytes":1}]}"#, "hots"),
-            (r#"{"tiers":[{"type":"host","bytes":"lots"}]}"#, "lots"),
-            #[cfg(feature = "file")]
-            (r#"{"tiers":[{"type":"file","path":"/x","bytes":1,"layuot":"lmcache"}]}"#, "layuot"),
-            (r#"{"tier":[]}"#, "tier"),
-            ("{", "EOF"),
-        ] {
-            let e = Config::from_json(text, "x.json").unwrap_err().to_string();
-            assert!(e.contains(says) && e.contains("x.json"), "{text}: {e}");
-        }
+    /// One setting by environment and override.
+    pub fn setting(name: &str, value: &str) {
+        let inputs = Inputs::new().with_variable(format!("LMCACHE_{name}"), value);
+        let _ = LmcacheConfig::read(&inputs.with_override(name.to_lowercase(), Value::Text(value.into())));
     }
 }

@@ -1,0 +1,77 @@
+//! The tier that an object is.
+
+use kvtier_core::{Error, ErrorKind};
+
+use super::Adapter;
+use crate::config::TierSpec;
+
+pub(super) fn tiers(adapter: &Adapter) -> Result<Vec<TierSpec>, Error> {
+    if !adapter.fields.value("serde").is_null() {
+        let next = "leave it out: chunks are stored as they are";
+        return Err(unsupported(
+            adapter,
+            format!("serde = {}: no codec of LMCache's is built; {next}", adapter.fields.value("serde")),
+        ));
+    }
+    match adapter.kind {
+        "s3" => super::super::s3::spec(adapter).map(|tier| vec![tier]),
+        "fs" | "fs_native" | "raw_block" => file(adapter).map(|tier| vec![tier]),
+        _ => plugin(adapter),
+    }
+}
+
+fn unsupported(adapter: &Adapter, what: String) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("{}: {what}", adapter.place))
+}
+
+/// A plugin that names us holds tiers in the native form.
+fn plugin(adapter: &Adapter) -> Result<Vec<TierSpec>, Error> {
+    let module = adapter.fields.text("module_path").unwrap_or_default();
+    if module != "kvtier" && !module.starts_with("kvtier.") {
+        let what = format!(
+            "module_path {module:?} is not ours: LMCache loads it itself; name kvtier, or take it out of what we read"
+        );
+        return Err(unsupported(adapter, what));
+    }
+    let params = adapter.fields.value("adapter_params");
+    let place = format!("{}: adapter_params", adapter.place);
+    match params.field("tiers") {
+        Some(_) => super::super::native::tiers(params, &place),
+        None => super::super::native::tier(params, &place).map(|tier| vec![tier]),
+    }
+}
+
+#[cfg(not(feature = "file"))]
+fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
+    Err(unsupported(adapter, "this build has no file tier; build with the feature `file`".into()))
+}
+
+#[cfg(feature = "file")]
+fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
+    use kvtier_file::Layout;
+
+    use super::Rules;
+    use crate::config::{Capacity, FileSpec};
+    let fields = &adapter.fields;
+    let (path, capacity) = match adapter.kind {
+        "raw_block" => (directory(adapter)?, fields.int("capacity_bytes").cast_unsigned()),
+        _ => (fields.text("base_path").unwrap_or_default(), crate::bytes::of_gib(fields.number("max_capacity_gb"))),
+    };
+    let capacity = adapter.cap(capacity);
+    let mut spec = FileSpec::new(path, capacity.map_or(Capacity::Share(1.0), Capacity::Bytes));
+    let own = adapter.rules != Rules::Native && adapter.kind != "raw_block";
+    spec.layout = own.then_some(Layout::LmcacheMp);
+    Ok(TierSpec::File(spec))
+}
+
+/// The directory of a `raw_block` object.
+#[cfg(feature = "file")]
+fn directory(adapter: &Adapter) -> Result<&str, Error> {
+    let path = adapter.fields.text("device_path").unwrap_or_default();
+    let at = std::path::Path::new(path);
+    if at.starts_with("/dev") || (at.exists() && !at.is_dir()) {
+        let next = "make a file system on it and name the directory where it is mounted";
+        return Err(unsupported(adapter, format!("device_path {path:?}: a device has no file system; {next}")));
+    }
+    Ok(path)
+}

@@ -1,0 +1,205 @@
+//! Every setting there is, in one table: docs/CONFIG.md is written from it, and `kvtier config explain` reads it out.
+
+pub(crate) mod adapter;
+mod document;
+mod engine;
+mod native;
+
+use std::fmt;
+
+pub use document::{BEGIN, END, document};
+
+/// One setting.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Key {
+    /// Its name, as it is written.
+    pub name: &'static str,
+    /// Where it stands.
+    pub form: Form,
+    /// What it takes.
+    pub kind: Kind,
+    /// The value without it, as text; `null` where there is none, empty where it must be given.
+    pub default: &'static str,
+    /// What becomes of it.
+    pub role: Role,
+    /// What it does, in a few words.
+    pub what: &'static str,
+}
+
+/// Where a setting stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Form {
+    /// LMCache's file, its environment (`LMCACHE_` and the name in capitals) and overrides.
+    Engine,
+    /// Under `extra_config` there.
+    Extra,
+    /// An `--l2-adapter` object or a native tier, of any type.
+    Adapter,
+    /// Such an object of this type.
+    Of(&'static str),
+    /// The native form, beside `tiers`.
+    Stack,
+}
+
+/// What a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// True or false.
+    Bool,
+    /// A whole number.
+    Int,
+    /// A number.
+    Float,
+    /// A text.
+    Text,
+    /// Paths, separated by commas, with or without `file://`.
+    Paths,
+    /// Whole numbers: a list, or separated by commas.
+    Ints,
+    /// Numbers: a list, or separated by commas.
+    Floats,
+    /// Texts: a list, or separated by commas.
+    Texts,
+    /// Texts: a list, or a single one.
+    Locations,
+    /// A mapping, or one as JSON text.
+    Dict,
+    /// `prefix_strict` or `skip_missing_chunks`.
+    Mode,
+    /// Bytes: a number, or a text such as `512MiB`.
+    Size,
+    /// One of the words that its description names.
+    Word,
+    /// A text that is not empty.
+    Name,
+    /// true or false, and no other word for it.
+    Switch,
+    /// A whole number above 0.
+    Positive,
+    /// A whole number from 0.
+    Count,
+    /// A number, and no text.
+    Number,
+    /// A number from 0, and no text.
+    Amount,
+    /// A mapping, and no text.
+    Object,
+    /// A list of tiers.
+    Tiers,
+}
+
+/// What becomes of a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// It decides about the tiers.
+    Used,
+    /// LMCache itself acts on it; the tiers do not care.
+    Engine,
+    /// It has no effect here, for the reason that its description gives.
+    Ignored,
+    /// It is refused unless it has its default, for the reason that its description gives.
+    Refused,
+    /// Of the GPUDirect Storage tier: refused unless it has its default, where that tier is not built in.
+    Gds,
+    /// It names plugins; the tiers of those that are ours are built.
+    Plugin,
+    /// It holds more settings.
+    Extra,
+}
+
+const fn at(
+    form: Form,
+    (name, kind): (&'static str, Kind),
+    default: &'static str,
+    role: Role,
+    what: &'static str,
+) -> Key {
+    Key { name, form, kind, default, role, what }
+}
+
+/// Every setting.
+pub fn all() -> impl Iterator<Item = &'static Key> {
+    [engine::KEYS, engine::EXTRA, adapter::KEYS, native::KEYS].into_iter().flatten()
+}
+
+/// The settings of LMCache's file.
+pub(crate) fn of_engine() -> &'static [Key] {
+    engine::KEYS
+}
+
+/// The settings of this name, in any form. Also by an older name.
+pub fn named(name: &str) -> Vec<&'static Key> {
+    let name = name.trim_start_matches("extra_config.");
+    let plain = name.strip_prefix("LMCACHE_").map(str::to_lowercase);
+    let name = plain.as_deref().unwrap_or(name);
+    let name = old_name(name).unwrap_or(name);
+    all().filter(|key| key.name == name).collect()
+}
+
+/// What a setting of an earlier LMCache is called now.
+pub fn old_name(name: &str) -> Option<&'static str> {
+    let pair = engine::OLD.iter().find(|(old, _)| *old == name);
+    pair.map(|(_, new)| *new)
+}
+
+pub(crate) use engine::{ALIASES, DEPRECATED, NOT_SETTINGS};
+
+impl Kind {
+    /// The accepted form, for people.
+    pub fn takes(self) -> &'static str {
+        match self {
+            Kind::Bool => "true or false",
+            Kind::Int => "a whole number",
+            Kind::Float => "a number",
+            Kind::Text => "a text",
+            Kind::Paths => "a path, or several separated by commas",
+            Kind::Ints => "whole numbers: a list, or separated by commas",
+            Kind::Floats => "numbers: a list, or separated by commas",
+            Kind::Texts => "texts: a list, or separated by commas",
+            Kind::Locations => "a text, or a list of texts",
+            Kind::Dict => "a mapping, or a JSON object as text",
+            Kind::Mode => "prefix_strict or skip_missing_chunks",
+            Kind::Size => "a number of bytes, or a text such as \"512MiB\"",
+            Kind::Word => "one of these words",
+            Kind::Name => "a text that is not empty",
+            Kind::Switch => "true or false",
+            Kind::Positive => "a whole number above 0",
+            Kind::Count => "a whole number, 0 or more",
+            Kind::Number => "a number",
+            Kind::Amount => "a number, 0 or more",
+            Kind::Object => "a mapping",
+            Kind::Tiers => "a list of tiers",
+        }
+    }
+}
+
+impl Role {
+    /// What becomes of the setting, for people.
+    pub fn says(self) -> &'static str {
+        match self {
+            Role::Used => "decides about the tiers",
+            Role::Engine => "LMCache's own; the tiers do not care",
+            Role::Ignored => "without effect here",
+            Role::Refused => "refused unless it has its default",
+            Role::Gds => "for the GPUDirect Storage tier; refused where that is not built in",
+            Role::Plugin => "names plugins; those that name kvtier are read",
+            Role::Extra => "holds more settings",
+        }
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Form::Engine => f.write_str("LMCache's file or environment"),
+            Form::Extra => f.write_str("extra_config"),
+            Form::Adapter => f.write_str("every tier"),
+            Form::Of(kind) => write!(f, "tier {kind}"),
+            Form::Stack => f.write_str("beside tiers"),
+        }
+    }
+}

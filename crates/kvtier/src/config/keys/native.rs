@@ -1,0 +1,28 @@
+//! The native form's own settings.
+
+use super::Form::{Of, Stack};
+use super::Key;
+use super::Kind::{Name, Size, Switch, Text, Tiers, Word};
+use super::Role::Used;
+use super::{Form, at};
+
+const HOST: Form = Of("host");
+const FILE: Form = Of("file");
+
+#[rustfmt::skip]
+pub(super) const KEYS: &[Key] = &[
+    at(Stack, ("tiers", Tiers), "", Used, "the tiers, the first the fastest: objects of type `host`, `file`, `s3`, `fs`, `fs_native` or `raw_block`"),
+    at(Stack, ("name", Name), "stack", Used, "the stack's name in errors and reports, where there are several tiers"),
+    at(HOST, ("bytes", Size), "", Used, "the cap"),
+    at(HOST, ("name", Name), "host", Used, "the tier's name in errors and reports"),
+    at(FILE, ("path", Name), "", Used, "the directory; made if it is not there, refused if it is somebody else's"),
+    at(FILE, ("bytes", Size), "", Used, "the cap; also spelled `capacity`; here it may also be a share of the file system, such as `80%`"),
+    at(FILE, ("shrink", Switch), "false", Used, "allow chunks to be deleted when `bytes` is smaller than last time and the directory holds more; otherwise it is refused"),
+    at(FILE, ("layout", Word), "kvtier", Used, "whose files the directory holds: `kvtier`, or byte for byte those of LMCache 0.5.6: `lmcache-mp` (adapters `fs`, `fs_native`), `lmcache` (FSConnector, one base path); see FORMAT.md"),
+    at(FILE, ("verify", Word), "lenient", Used, "chunks of a foreign layout that nothing proves, because another program wrote them: `lenient` loads them at exactly the length wanted and counts them, `strict` refuses them"),
+    at(FILE, ("engine", Word), "auto", Used, "`auto`, `uring` or `threads`"),
+    at(FILE, ("durability", Word), "none", Used, "when a save is answered: `none`, when the chunk is written and named; `fdatasync`, when it is on the device; `syncfs`, the same for all that was saved meanwhile at once"),
+    at(FILE, ("free_min", Size), "null", Used, "bytes of the file system that stay free, whatever the cap; the default is one hundredth of it, at most 1 GiB"),
+    at(FILE, ("bounce", Size), "64MiB", Used, "memory for chunks whose own is not aligned to pages; 0 refuses them"),
+    at(FILE, ("name", Text), "file", Used, "the tier's name in errors and reports"),
+];

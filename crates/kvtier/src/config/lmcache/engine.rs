@@ -1,0 +1,345 @@
+use std::fmt;
+
+use kvtier_core::{Error, ErrorKind};
+
+use super::convert::{convert, doubt};
+use super::python::{self, Misfit};
+use super::{Inputs, check};
+use crate::config::keys::{self, Key, Kind, Role};
+use crate::config::value::{Value, is_secret};
+use crate::config::{near, yaml};
+
+/// Where a setting's value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// Nobody gave one.
+    Default,
+    /// This file.
+    File(String),
+    /// This environment variable.
+    Variable(String),
+    /// The program that reads the configuration.
+    Override,
+    /// It follows from this other setting.
+    Because(&'static str),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Default => f.write_str("default"),
+            Source::File(name) => f.write_str(name),
+            Source::Variable(name) => f.write_str(name),
+            Source::Override => f.write_str("override"),
+            Source::Because(key) => write!(f, "follows from {key}"),
+        }
+    }
+}
+
+/// A setting in force.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Setting {
+    /// Which.
+    pub key: &'static Key,
+    /// Its value.
+    pub value: Value,
+    /// Who gave it.
+    pub source: Source,
+}
+
+/// A warning about one setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Note {
+    /// The setting's name, as it was written.
+    pub key: String,
+    /// Where it was written.
+    pub source: Source,
+    /// What is to be known.
+    pub text: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.source, self.key, self.text)
+    }
+}
+
+/// LMCache's settings, all of them, as LMCache would have them.
+#[derive(Clone, Debug)]
+pub struct LmcacheConfig {
+    pub(super) settings: Vec<Setting>,
+    pub(super) user_set: Vec<&'static str>,
+    pub(super) notes: Vec<Note>,
+    lenient: bool,
+}
+
+/// What becomes of a value that does not fit.
+#[derive(Clone, Copy, PartialEq)]
+enum Failing {
+    /// The setting becomes null.
+    Null,
+    /// The setting keeps the value that it has.
+    Keep,
+}
+
+/// What is read so far, and what is wrong with it.
+struct Reading {
+    config: LmcacheConfig,
+    faults: Vec<String>,
+    lenient: bool,
+}
+
+impl LmcacheConfig {
+    /// Reads all sources with LMCache's precedence. Errors are `Invalid` and name the setting, where it stands, its value, and what it
+    /// takes.
+    pub fn read(inputs: &Inputs) -> Result<Self, Error> {
+        let settings = keys::of_engine().iter().map(default).collect();
+        let config = LmcacheConfig { settings, user_set: Vec::new(), notes: Vec::new(), lenient: inputs.lenient };
+        let mut reading = Reading { config, faults: Vec::new(), lenient: inputs.lenient };
+        if let Some((name, text)) = &inputs.file {
+            reading.file(name, text)?;
+            reading.config.complete()?;
+        }
+        reading.variables(inputs);
+        reading.config.complete()?;
+        reading.overrides(inputs);
+        reading.config.complete()?;
+        reading.config.note_unknown_extras();
+        if reading.faults.is_empty() {
+            Ok(reading.config)
+        } else {
+            Err(Error::new(ErrorKind::Invalid, reading.faults.join("\n")))
+        }
+    }
+
+    /// Every setting, in the order of LMCache's table.
+    pub fn settings(&self) -> &[Setting] {
+        &self.settings
+    }
+
+    /// The setting of this name, if LMCache has one.
+    pub fn setting(&self, name: &str) -> Option<&Setting> {
+        self.settings.iter().find(|setting| setting.key.name == name)
+    }
+
+    /// The value of a setting; `Null` where there is none.
+    pub fn value(&self, name: &str) -> &Value {
+        self.setting(name).map_or(&Value::Null, |setting| &setting.value)
+    }
+
+    /// What `extra_config` holds under a name.
+    pub fn extra(&self, name: &str) -> Option<&Value> {
+        self.value("extra_config").field(name).filter(|value| !value.is_null())
+    }
+
+    /// The settings that the file or the environment gave, in alphabetical order.
+    pub fn user_set(&self) -> Vec<&'static str> {
+        let mut names = self.user_set.clone();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The warnings.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    pub(super) fn is_lenient(&self) -> bool {
+        self.lenient
+    }
+
+    pub(super) fn note(&mut self, key: &str, source: Source, text: impl Into<String>) {
+        let note = Note { key: key.into(), source, text: text.into() };
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    pub(super) fn set(&mut self, name: &str, value: Value, source: Source) {
+        if let Some(setting) = self.settings.iter_mut().find(|setting| setting.key.name == name) {
+            (setting.value, setting.source) = (value, source);
+        }
+    }
+
+    /// What LMCache checks, and what follows from other settings.
+    fn complete(&mut self) -> Result<(), Error> {
+        check::check(self)
+    }
+
+    fn note_unknown_extras(&mut self) {
+        let source = self.setting("extra_config").map_or(Source::Default, |setting| setting.source.clone());
+        let extras: Vec<&str> = keys::all().filter(|key| key.form == keys::Form::Extra).map(|key| key.name).collect();
+        let is_known = |name: &str| {
+            extras.contains(&name) || keys::old_name(name).is_some() || name.contains('.') || name.starts_with("nixl_")
+        };
+        let map = self.value("extra_config").as_map().unwrap_or_default();
+        let unknown: Vec<String> = map.iter().map(|(name, _)| name.clone()).filter(|name| !is_known(name)).collect();
+        for name in unknown {
+            let text = format!("no storage setting is called that{}", near::hint(&name, extras.iter().copied()));
+            self.note(&format!("extra_config.{name}"), source.clone(), text);
+        }
+    }
+}
+
+fn default(key: &'static Key) -> Setting {
+    let text = || Value::Text(key.default.into());
+    let value = match key.kind {
+        _ if key.default == "null" => Value::Null,
+        Kind::Text | Kind::Mode => text(),
+        Kind::Float => key.default.parse().map_or_else(|_| text(), Value::Float),
+        _ => serde_json::from_str::<serde_json::Value>(key.default).map_or_else(|_| text(), Value::from),
+    };
+    Setting { key, value, source: Source::Default }
+}
+
+impl Reading {
+    fn file(&mut self, name: &str, text: &str) -> Result<(), Error> {
+        let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{name}: {what}"));
+        let document = yaml::parse(text).map_err(|e| invalid(format!("not YAML: {e}")))?;
+        let source = Source::File(name.into());
+        for key in document.repeated {
+            self.doubtful(&key, &source, "it is there twice; LMCache takes the last; keep one");
+        }
+        let pairs = match document.value {
+            Value::Map(pairs) => pairs,
+            value if !value.is_truthy() => Vec::new(),
+            other => {
+                return Err(invalid(format!("a {} instead of a mapping; write `key: value` lines", other.type_name())));
+            }
+        };
+        let resolved = self.resolve(pairs, |_| source.clone());
+        for (key, value, source) in resolved {
+            self.apply(key, &value, &source, Failing::Null);
+        }
+        Ok(())
+    }
+
+    fn variables(&mut self, inputs: &Inputs) {
+        let failing = if inputs.file.is_some() { Failing::Keep } else { Failing::Null };
+        let named = inputs.variables.iter().filter_map(|(name, value)| Some((name.strip_prefix("LMCACHE_")?, value)));
+        let known = |name: &str| {
+            let lower = name.to_lowercase();
+            keys::of_engine().iter().any(|key| key.name == lower)
+                || keys::ALIASES.iter().any(|(old, _)| *old == lower)
+                || keys::old_name(&lower).is_some()
+        };
+        let (settings, strangers): (Vec<_>, Vec<_>) = named.partition(|(name, _)| known(name));
+        let pairs = settings.iter().map(|(name, value)| (name.to_lowercase(), Value::Text((*value).clone()))).collect();
+        let resolved = self.resolve(pairs, |name| Source::Variable(format!("LMCACHE_{}", name.to_uppercase())));
+        for (key, value, source) in resolved {
+            let value = Value::Text(python::unquoted(value.as_text().unwrap_or_default()));
+            self.apply(key, &value, &source, failing);
+        }
+        for (name, _) in strangers {
+            let is_setting =
+                !keys::NOT_SETTINGS.iter().any(|other| name == *other || name.starts_with(&format!("{other}_")));
+            if is_setting {
+                let hint = near::hint(&name.to_lowercase(), keys::of_engine().iter().map(|key| key.name));
+                let source = Source::Variable(format!("LMCACHE_{name}"));
+                self.config.note(&name.to_lowercase(), source, format!("unknown, and ignored as LMCache does{hint}"));
+            }
+        }
+    }
+
+    fn overrides(&mut self, inputs: &Inputs) {
+        for (name, value) in &inputs.overrides {
+            let Some(key) = keys::of_engine().iter().find(|key| key.name == name) else {
+                let hint = near::hint(name, keys::of_engine().iter().map(|key| key.name));
+                self.config.note(name, Source::Override, format!("unknown, and ignored{hint}"));
+                continue;
+            };
+            let before = self.config.user_set.len();
+            self.apply(key, value, &Source::Override, Failing::Null);
+            self.config.user_set.truncate(before);
+        }
+    }
+
+    /// Names become settings; those that LMCache no longer knows are noted.
+    fn resolve(
+        &mut self,
+        pairs: Vec<(String, Value)>,
+        source: impl Fn(&str) -> Source,
+    ) -> Vec<(&'static Key, Value, Source)> {
+        let find = |name: &str| keys::of_engine().iter().find(|key| key.name == name);
+        let mut resolved: Vec<(&'static Key, Value, Source)> = Vec::new();
+        for (name, value) in pairs {
+            let from = source(&name);
+            let old = keys::old_name(&name).filter(|_| !self.lenient || keys::DEPRECATED.contains(&name.as_str()));
+            if let Some(key) = find(&name).or_else(|| old.and_then(find)) {
+                if key.name != name {
+                    self.config.note(&name, from.clone(), format!("an old name; call it {}", key.name));
+                }
+                resolved.retain(|(other, _, _)| other.name != key.name);
+                resolved.push((key, value, from));
+                continue;
+            }
+            let new = keys::ALIASES.iter().find(|(old, _)| *old == name).map(|(_, new)| *new);
+            let hint = match new.or(keys::old_name(&name)) {
+                Some(new) => format!("; it is called {new} now"),
+                None if name == "nixl_peer_port" => "; it is gone".into(),
+                None => near::hint(&name, keys::of_engine().iter().map(|key| key.name)),
+            };
+            self.config.note(&name, from, format!("unknown, and ignored as LMCache does{hint}"));
+        }
+        resolved
+    }
+
+    fn apply(&mut self, key: &'static Key, raw: &Value, source: &Source, failing: Failing) {
+        if raw.is_null() {
+            if key.default != "null" && key.role != Role::Engine || key.name == "chunk_size" {
+                self.doubtful(key.name, source, &format!("it is null; write {}, or leave it out", key.kind.takes()));
+            }
+            return self.keep(key, Value::Null, source);
+        }
+        match convert(key.kind, raw) {
+            Ok(value) => {
+                if let Some(why) = doubt(key.kind, raw) {
+                    let shown = shown(key, raw);
+                    self.doubtful(key.name, source, &format!("{shown}: {why}; write {}", key.kind.takes()));
+                }
+                self.keep(key, value, source);
+            }
+            Err(Misfit::Value(why)) => {
+                let shown = shown(key, raw);
+                self.doubtful(key.name, source, &format!("{shown}: {why}; write {}", key.kind.takes()));
+                match failing {
+                    Failing::Null => self.keep(key, Value::Null, source),
+                    Failing::Keep => {}
+                }
+            }
+            // LMCache itself does not survive this.
+            Err(Misfit::Type(why)) => {
+                self.faults.push(format!(
+                    "{source}: {} = {}: {why}; write {}",
+                    key.name,
+                    shown(key, raw),
+                    key.kind.takes()
+                ));
+            }
+        }
+    }
+
+    fn keep(&mut self, key: &'static Key, value: Value, source: &Source) {
+        self.config.user_set.push(key.name);
+        self.config.set(key.name, value, source.clone());
+    }
+
+    /// What LMCache lets pass with a warning at most, and is an error here unless LMCache is to be copied.
+    fn doubtful(&mut self, key: &str, source: &Source, what: &str) {
+        if self.lenient {
+            self.config.note(key, source.clone(), what);
+        } else {
+            self.faults.push(format!("{source}: {key}: {what}; --lenient does as LMCache does"));
+        }
+    }
+}
+
+/// A raw value in a message. A mapping that is not read yet may hold anything.
+fn shown(key: &Key, raw: &Value) -> String {
+    let hide = is_secret(key.name) || (key.kind == Kind::Dict && raw.as_map().is_none());
+    if hide { "***".into() } else { raw.to_string() }
+}

@@ -1,0 +1,54 @@
+//! Plugins that LMCache loads: those that are ours say which tiers they are.
+
+use kvtier_core::Error;
+
+use super::engine::LmcacheConfig;
+use super::remote;
+use crate::config::value::Value;
+use crate::config::{TierSpec, native};
+
+/// A list of plugins, and what stands before their settings.
+const KINDS: [(&str, &str); 2] =
+    [("storage_plugins", "storage_plugin"), ("remote_storage_plugins", "remote_storage_plugin")];
+
+/// The tiers of the plugins whose module is ours (`<kind>.<name>.tiers`, in the native form), and of LMCache's own `fs` remotes.
+pub(super) fn tiers(config: &LmcacheConfig) -> Result<Vec<TierSpec>, Error> {
+    let mut tiers = Vec::new();
+    for (list, kind) in KINDS {
+        for name in names(config, list) {
+            let setting = |what: &str| config.extra(&format!("{kind}.{name}.{what}"));
+            if is_us(setting("module_path")) {
+                let place = format!("extra_config: {kind}.{name}");
+                let Some(list) = setting("tiers") else {
+                    let what = format!("{kind}.{name}.tiers is missing; write its tiers in the native form");
+                    return Err(config.wrong("extra_config", &what));
+                };
+                tiers.extend(native::tiers(&Value::Map(vec![("tiers".into(), list.clone())]), &place)?);
+            } else if list == "remote_storage_plugins" && name.split('.').next() == Some("fs") {
+                let path = setting("base_path").or_else(|| config.extra("fs_base_path")).and_then(Value::as_text);
+                tiers.push(remote::directory(config, path.unwrap_or_default(), list)?);
+            }
+        }
+    }
+    Ok(tiers)
+}
+
+/// Whether a name under `extra_config` is a setting of a plugin that we read.
+pub(super) fn is_ours(config: &LmcacheConfig, key: &str) -> bool {
+    KINDS.iter().any(|(list, kind)| {
+        let mut own = names(config, list).filter(|name| {
+            let fs = *kind == "remote_storage_plugin" && name.split('.').next() == Some("fs");
+            fs || is_us(config.extra(&format!("{kind}.{name}.module_path")))
+        });
+        own.any(|name| key.starts_with(&format!("{kind}.{name}.")))
+    })
+}
+
+fn names<'c>(config: &'c LmcacheConfig, list: &str) -> impl Iterator<Item = &'c str> {
+    config.value(list).as_list().unwrap_or_default().iter().filter_map(Value::as_text)
+}
+
+fn is_us(module: Option<&Value>) -> bool {
+    let module = module.and_then(Value::as_text).unwrap_or_default();
+    module == "kvtier" || module.starts_with("kvtier.")
+}

@@ -1,0 +1,85 @@
+//! `remote_url`: a bucket or a directory.
+
+use kvtier_core::Error;
+
+use super::engine::LmcacheConfig;
+use super::{python, stack};
+use crate::config::TierSpec;
+use crate::config::adapter::{Adapter, Rules};
+use crate::config::keys::{Form, Kind, all};
+use crate::config::value::Value;
+
+/// The tier of `remote_url`, if there is one.
+pub(super) fn tier(config: &LmcacheConfig) -> Result<Option<TierSpec>, Error> {
+    let Some(url) = config.value("remote_url").as_text().filter(|url| !url.is_empty()) else { return Ok(None) };
+    match url.split_once("://") {
+        Some(("s3", _)) => s3(config, url).map(Some),
+        Some(("fs", rest)) => fs(config, rest).map(Some),
+        _ => Err(config.unsupported("remote_url", "no tier speaks that; s3:// and fs:// have one")),
+    }
+}
+
+/// `fs://host:port/path`; the host says nothing.
+fn fs(config: &LmcacheConfig, rest: &str) -> Result<TierSpec, Error> {
+    let path = rest.find('/').map_or("", |at| &rest[at..]);
+    let path = config.extra("fs_base_path").and_then(Value::as_text).unwrap_or(path);
+    directory(config, path, "remote_url")
+}
+
+/// A directory in the layout of LMCache's FSConnector.
+pub(super) fn directory(config: &LmcacheConfig, path: &str, name: &str) -> Result<TierSpec, Error> {
+    match path.split(',').collect::<Vec<_>>().as_slice() {
+        [""] => Err(config.wrong(name, "it names no directory; write fs://host:0/path")),
+        [one] => stack::file(*one, None, true),
+        _ => Err(config.unsupported(name, "several directories have no layout here; name one")),
+    }
+}
+
+/// A bucket, by the fields of the adapter's object: `extra_config` has the same names.
+fn s3(config: &LmcacheConfig, url: &str) -> Result<TierSpec, Error> {
+    if config.extra("save_chunk_meta").is_some_and(Value::is_truthy) {
+        return Err(config.wrong("extra_config", "save_chunk_meta must be false with a bucket; LMCache refuses it too"));
+    }
+    if config.extra("s3_region").is_none() {
+        return Err(config.wrong("extra_config", "s3_region is missing; write the bucket's region"));
+    }
+    let mut object =
+        vec![("type".to_owned(), Value::Text("s3".into())), ("s3_endpoint".to_owned(), Value::Text(url.into()))];
+    let own: Vec<_> = all().filter(|key| key.form == Form::Of("s3") && key.name != "s3_endpoint").collect();
+    for key in own {
+        let Some(raw) = config.extra(key.name) else { continue };
+        let value = match (key.kind, raw) {
+            (Kind::Positive, Value::Text(_)) => python::int(raw).map_or_else(|_| raw.clone(), Value::Int),
+            (Kind::Switch, Value::Int(n @ 0..=1)) => Value::Bool(*n == 1),
+            (Kind::Name | Kind::Text | Kind::Word, other) => Value::Text(python::text(other)),
+            _ => raw.clone(),
+        };
+        object.push((key.name.to_owned(), value));
+    }
+    let place =
+        config.setting("extra_config").map_or(String::new(), |setting| format!("{}: extra_config", setting.source));
+    let adapter = Adapter::read(&Value::Map(object), &place, Rules::Lmcache { lenient: config.is_lenient() })?;
+    finish(config, &adapter)
+}
+
+/// What the in-process mode has of its own: its layout, its deadline.
+#[cfg(feature = "s3")]
+fn finish(config: &LmcacheConfig, adapter: &Adapter) -> Result<TierSpec, Error> {
+    let mut tier = crate::config::s3::spec(adapter)?;
+    if let TierSpec::S3(spec) = &mut tier {
+        if config.extra("layout").is_none() {
+            spec.layout = kvtier_s3::tier::Layout::Lmcache;
+        }
+        let secs = config.value("blocking_timeout_secs").as_int().and_then(|secs| u64::try_from(secs).ok());
+        let secs = secs.filter(|secs| *secs > 0);
+        let secs =
+            secs.ok_or_else(|| config.wrong("blocking_timeout_secs", "a deadline of no time; write seconds above 0"))?;
+        spec.deadline = std::time::Duration::from_secs(secs);
+    }
+    Ok(tier)
+}
+
+#[cfg(not(feature = "s3"))]
+fn finish(_: &LmcacheConfig, adapter: &Adapter) -> Result<TierSpec, Error> {
+    crate::config::s3::spec(adapter)
+}

@@ -1,0 +1,189 @@
+//! The tiers that LMCache's settings mean.
+
+use kvtier_core::{Error, ErrorKind};
+
+use super::engine::{LmcacheConfig, Setting, Source};
+use super::{plugins, remote};
+use crate::config::keys::{self, Role};
+use crate::config::value::{Value, is_secret};
+use crate::config::{Config, TierSpec};
+
+/// The tiers of a configuration of LMCache's, and what became of what was set.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Planned {
+    /// The tiers, fastest first.
+    pub config: Config,
+    /// What became of each setting that somebody set.
+    pub findings: Vec<Finding>,
+}
+
+/// What became of a setting.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Finding {
+    /// Its name; `extra_config.` before those that stand there.
+    pub key: String,
+    /// Its value, secrets as `***`.
+    pub value: Value,
+    /// Who gave it.
+    pub source: Source,
+    /// Whether it decides about the tiers.
+    pub used: bool,
+    /// What it does, or why it does nothing.
+    pub why: String,
+}
+
+impl LmcacheConfig {
+    /// The tiers that the settings mean, for the GPU of this number on its machine. `Unsupported` names the setting that has no tier.
+    pub fn stack(&self, device: usize) -> Result<Planned, Error> {
+        self.settings.iter().try_for_each(|setting| self.refuse(setting))?;
+        self.refuse_extras()?;
+        let mut config = Config::new();
+        config.tiers.extend(self.host());
+        config.tiers.extend(self.disk(device)?);
+        config.tiers.extend(remote::tier(self)?);
+        config.tiers.extend(plugins::tiers(self)?);
+        if config.tiers.is_empty() {
+            let what = "these settings name no tier; set local_cpu: true, local_disk or remote_url";
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        Ok(Planned { config, findings: self.findings() })
+    }
+
+    /// Settings that would be ignored at the cost of what the operator wanted.
+    fn refuse(&self, setting: &Setting) -> Result<(), Error> {
+        let name = setting.key.name;
+        let set = match &setting.value {
+            Value::Bool(on) => *on,
+            Value::Null => false,
+            other => other.is_truthy(),
+        };
+        let what = match setting.key.role {
+            Role::Refused if set => setting.key.what.to_owned(),
+            Role::Gds if name == "gds_path" && set => "this build has no GPUDirect Storage tier; use local_disk".into(),
+            _ if name == "remote_serde" && set && setting.value.as_text() != Some("naive") => {
+                "no codec of LMCache's is built; write naive, or leave it out".into()
+            }
+            _ => return Ok(()),
+        };
+        Err(self.unsupported(name, &what))
+    }
+
+    fn refuse_extras(&self) -> Result<(), Error> {
+        let refused = keys::all().filter(|key| key.form == keys::Form::Extra && key.role == Role::Refused);
+        for key in refused {
+            if self.extra(key.name).is_some_and(Value::is_truthy) {
+                return Err(self.unsupported("extra_config", &format!("{}: {}", key.name, key.what)));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn unsupported(&self, name: &str, what: &str) -> Error {
+        Error::new(ErrorKind::Unsupported, self.about(name, what))
+    }
+
+    pub(super) fn wrong(&self, name: &str, what: &str) -> Error {
+        Error::new(ErrorKind::Invalid, self.about(name, what))
+    }
+
+    fn about(&self, name: &str, what: &str) -> String {
+        match self.setting(name) {
+            Some(s) if s.key.kind == keys::Kind::Dict => format!("{}: {name}: {what}", s.source),
+            Some(s) => format!("{}: {name} = {}: {what}", s.source, s.value),
+            None => format!("{name}: {what}"),
+        }
+    }
+
+    fn host(&self) -> Option<TierSpec> {
+        let bytes = crate::bytes::of_gib(self.value("max_local_cpu_size").as_f64().unwrap_or(0.0));
+        let on = self.value("local_cpu").as_bool() == Some(true) && bytes > 0;
+        on.then_some(TierSpec::Host { bytes, name: None })
+    }
+
+    /// LMCache gives each GPU one of the directories, in turn. It finds nothing again in them after a restart, so what is in them is not
+    /// shared with it, and the files are ours, in a folder of their own.
+    fn disk(&self, device: usize) -> Result<Option<TierSpec>, Error> {
+        let Some(paths) = self.value("local_disk").as_text() else { return Ok(None) };
+        let sharding = self.value("local_disk_path_sharding").as_text();
+        if sharding != Some("by_gpu") {
+            return Err(self.wrong("local_disk_path_sharding", "there is only by_gpu"));
+        }
+        let paths: Vec<&str> = paths.split(',').collect();
+        let path = std::path::Path::new(paths[device % paths.len()]).join("kvtier");
+        let bytes = crate::bytes::of_gib(self.value("max_local_disk_size").as_f64().unwrap_or(0.0));
+        if bytes == 0 {
+            return Err(self.wrong("max_local_disk_size", "local_disk needs a capacity in GiB above 0"));
+        }
+        file(path, Some(bytes), false).map(Some)
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let set = self.settings.iter().filter(|setting| setting.source != Source::Default);
+        let mut all = Vec::new();
+        for setting in set {
+            if let (Role::Extra, Some(map)) = (setting.key.role, setting.value.as_map()) {
+                all.extend(map.iter().map(|(name, value)| self.extra_finding(name, value, &setting.source)));
+                continue;
+            }
+            let (used, why) = self.fate(setting.key);
+            let value = if is_secret(setting.key.name) { Value::Text("***".into()) } else { setting.value.masked() };
+            all.push(Finding { key: setting.key.name.into(), value, source: setting.source.clone(), used, why });
+        }
+        all
+    }
+
+    fn extra_finding(&self, name: &str, value: &Value, source: &Source) -> Finding {
+        let found = keys::old_name(name).unwrap_or(name);
+        let key = keys::all().find(|key| key.form == keys::Form::Extra && key.name == found);
+        let (used, why) = match key {
+            Some(key) => self.fate(key),
+            None if plugins::is_ours(self, name) => (true, "of a plugin that is ours".into()),
+            None => (false, "not ours to know".into()),
+        };
+        let value = if is_secret(name) { Value::Text("***".into()) } else { value.masked() };
+        Finding { key: format!("extra_config.{name}"), value, source: source.clone(), used, why }
+    }
+
+    /// Whether a setting that is set decides about the tiers, and how or why not.
+    fn fate(&self, key: &keys::Key) -> (bool, String) {
+        let remote = self.value("remote_url").as_text().unwrap_or_default();
+        let idle = |what: &str| (false, format!("{}, but {what}", key.what));
+        match (key.role, key.name) {
+            (Role::Used, "max_local_cpu_size") if self.value("local_cpu").as_bool() != Some(true) => {
+                idle("local_cpu is off")
+            }
+            (Role::Used, "max_local_disk_size" | "local_disk_path_sharding") if self.value("local_disk").is_null() => {
+                idle("there is no local_disk")
+            }
+            (Role::Used, "blocking_timeout_secs" | "remote_serde") if remote.is_empty() => {
+                idle("there is no remote_url")
+            }
+            (Role::Used, name) if name.starts_with("s3_") && !remote.starts_with("s3://") => {
+                idle("remote_url names no bucket")
+            }
+            (Role::Used | Role::Extra, _) => (true, key.what.into()),
+            (Role::Plugin, _) => (true, key.what.into()),
+            (Role::Gds, _) => idle("there is no gds_path"),
+            (Role::Engine, _) => (false, format!("LMCache's own: {}", key.what)),
+            (Role::Ignored, _) => (false, format!("no effect: {}", key.what)),
+            (Role::Refused, _) => (false, "has its default".into()),
+        }
+    }
+}
+
+#[cfg(feature = "file")]
+pub(super) fn file(path: impl Into<std::path::PathBuf>, bytes: Option<u64>, lmcache: bool) -> Result<TierSpec, Error> {
+    use crate::config::{Capacity, FileSpec};
+    let mut spec = FileSpec::new(path, bytes.map_or(Capacity::Share(1.0), Capacity::Bytes));
+    spec.layout = lmcache.then_some(kvtier_file::Layout::Lmcache);
+    Ok(TierSpec::File(spec))
+}
+
+#[cfg(not(feature = "file"))]
+pub(super) fn file(path: impl Into<std::path::PathBuf>, _: Option<u64>, _: bool) -> Result<TierSpec, Error> {
+    let path = path.into();
+    let what = format!("{}: this build has no file tier; build with the feature `file`", path.display());
+    Err(Error::new(ErrorKind::Unsupported, what))
+}

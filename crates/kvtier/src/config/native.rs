@@ -1,0 +1,89 @@
+//! The native form: a list of tiers, from JSON, YAML or TOML.
+
+use kvtier_core::{Error, ErrorKind};
+use serde::Deserialize;
+
+use super::adapter::{Adapter, Rules};
+use super::keys::adapter::TYPES;
+use super::value::Value;
+use super::{Config, TierSpec, near, yaml};
+
+/// The types of tiers that no adapter of LMCache's is.
+const OURS: &[&str] = &["host", "file"];
+
+/// Reads a text in the form that the ending of its name says, JSON where it says none.
+pub(super) fn text(text: &str, name: &str) -> Result<Value, Error> {
+    let wrong =
+        |form: &str, e: String| invalid(format!("{name}: not {form}: {e}; see docs/CONFIG.md for the accepted form"));
+    match name.rsplit_once('.').map(|(_, ending)| ending) {
+        Some("yaml" | "yml") => {
+            let document = yaml::parse(text).map_err(|e| wrong("YAML", e))?;
+            match document.repeated.first() {
+                Some(key) => Err(invalid(format!("{name}: {key} is there twice; keep one"))),
+                None => Ok(document.value),
+            }
+        }
+        Some("toml") => {
+            let table = text.parse::<toml::Table>().map_err(|e| wrong("TOML", e.message().to_owned()))?;
+            serde_json::to_value(table).map(Value::from).map_err(|e| wrong("TOML", e.to_string()))
+        }
+        _ => serde_json::from_str::<serde_json::Value>(text).map(Value::from).map_err(|e| wrong("JSON", e.to_string())),
+    }
+}
+
+/// A whole configuration.
+pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
+    let Some(map) = value.as_map() else {
+        return Err(invalid(format!("{name}: a {} instead of a mapping; see docs/CONFIG.md", value.type_name())));
+    };
+    if let Some((unknown, _)) = map.iter().find(|(key, _)| !matches!(key.as_str(), "tiers" | "name")) {
+        let hint = near::hint(unknown, ["tiers", "name"]);
+        return Err(invalid(format!("{name}: {unknown}: no setting is called that{hint}; see docs/CONFIG.md")));
+    }
+    let title = match value.field("name") {
+        None => None,
+        Some(Value::Text(title)) if !title.is_empty() => Some(title.clone()),
+        Some(other) => return Err(invalid(format!("{name}: name takes a text, not {other}"))),
+    };
+    Ok(Config { tiers: tiers(value, name)?, name: title })
+}
+
+/// The tiers of a mapping that has them under `tiers`.
+pub(super) fn tiers(value: &Value, place: &str) -> Result<Vec<TierSpec>, Error> {
+    let list = value.field("tiers").and_then(Value::as_list);
+    let list = list.ok_or_else(|| {
+        invalid(format!("{place}: `tiers` is missing or no list; write the tiers, the first the fastest"))
+    })?;
+    if list.is_empty() {
+        return Err(invalid(format!("{place}: `tiers` is empty; name at least one tier")));
+    }
+    list.iter().enumerate().map(|(at, spec)| tier(spec, &format!("{place}: tiers[{at}]"))).collect()
+}
+
+/// One tier.
+pub(super) fn tier(value: &Value, place: &str) -> Result<TierSpec, Error> {
+    let name = value.field("type").and_then(Value::as_text);
+    let Some(name) = name else { return Err(invalid(format!("{place}: `type` is missing; {}", known()))) };
+    if OURS.contains(&name) {
+        let spec = TierSpec::deserialize(value.to_json());
+        return spec.map_err(|e| invalid(format!("{place} ('{name}'): {e}; see docs/CONFIG.md for the accepted form")));
+    }
+    if !TYPES.contains(&name) {
+        let hint = near::hint(name, OURS.iter().chain(TYPES).copied());
+        return Err(invalid(format!("{place}: no tier is of type {name:?}{hint}; {}", known())));
+    }
+    let adapter = Adapter::read(value, place, Rules::Native)?;
+    match adapter.tiers()?.pop() {
+        Some(tier) if !matches!(name, "plugin" | "native_plugin") => Ok(tier),
+        _ => Err(invalid(format!("{place}: {name} is for --l2-adapter; write its tier here"))),
+    }
+}
+
+fn known() -> String {
+    let kinds: Vec<&str> = OURS.iter().chain(TYPES).copied().filter(|kind| !kind.ends_with("plugin")).collect();
+    format!("known are {}", kinds.join(", "))
+}
+
+fn invalid(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, what.into())
+}

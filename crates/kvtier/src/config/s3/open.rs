@@ -1,0 +1,79 @@
+//! From a spec to a tier.
+
+use kvtier_core::{Error, ErrorKind};
+use kvtier_s3::creds::find;
+use kvtier_s3::tier::{S3Tier, TierConfig};
+use kvtier_s3::{Config, Credentials, Endpoint, Http2, Place, Trust};
+
+use super::spec::S3Spec;
+
+impl S3Spec {
+    /// The endpoint that it means, with what the environment says where it says nothing itself (`AWS_ENDPOINT_URL_S3`, `AWS_REGION`).
+    pub fn resolve(&self) -> Result<Endpoint, Error> {
+        let mut place = Place::default();
+        (place.url, place.bucket) = (self.endpoint.clone(), self.bucket.clone());
+        (place.region, place.style, place.provider) = (self.region.clone(), self.style, self.provider);
+        place.tls = Some(self.tls).filter(|tls| !tls);
+        place.or_env(variable).resolve().map_err(|e| self.invalid("its endpoint does not resolve", e))
+    }
+
+    /// The client's settings, signed by its own credentials, or those of the environment or the shared files.
+    pub fn client(&self) -> Result<Config, Error> {
+        let credentials = match &self.credentials {
+            Some(own) => Some(own.clone()),
+            None => find(variable).map_err(|e| self.invalid("no credentials", e))?,
+        };
+        match credentials {
+            Some(credentials) => self.client_of(credentials),
+            None => self.chain(),
+        }
+    }
+
+    fn client_of(&self, credentials: Credentials) -> Result<Config, Error> {
+        self.finish(Config::new(self.resolve()?, credentials))
+    }
+
+    /// The chain of the AWS SDKs, where it is built in.
+    #[cfg(feature = "aws-config")]
+    fn chain(&self) -> Result<Config, Error> {
+        self.finish(Config::with_provider(self.resolve()?, std::sync::Arc::new(super::chain::Chain::default())))
+    }
+
+    #[cfg(not(feature = "aws-config"))]
+    fn chain(&self) -> Result<Config, Error> {
+        let next = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or aws_access_key_id and its secret in the configuration";
+        Err(Error::new(ErrorKind::Invalid, format!("{}: nobody signs; {next}", self.name)))
+    }
+
+    fn finish(&self, mut config: Config) -> Result<Config, Error> {
+        config.http2 = if self.http2 { Http2::Auto } else { Http2::Off };
+        (config.requests_max, config.deadline) = (self.requests_max, self.deadline);
+        config.checksum = self.checksum.unwrap_or(config.checksum);
+        if let Some(path) = &self.ca_bundle {
+            let pem = std::fs::read(path);
+            config.trust = Trust::Pem(pem.map_err(|e| self.invalid("ca_bundle cannot be read; check its path", e))?);
+        }
+        Ok(config)
+    }
+
+    /// The tier's settings around a client's. Where the client is another than [`S3Spec::client`] gives, such as one with another
+    /// resolver, [`S3Tier::open`] opens the tier.
+    pub fn tier(&self, client: Config) -> TierConfig {
+        let mut config = TierConfig::new(client).with_prefix(self.prefix.as_str()).with_layout(self.layout);
+        (config.name, config.capacity_bytes, config.verify) = (self.name.clone(), self.capacity_bytes, self.verify);
+        (config.high_mark, config.batch_max) = (self.high_mark, self.batch_max);
+        config
+    }
+
+    pub(in crate::config) fn open(&self) -> Result<S3Tier, Error> {
+        S3Tier::open(self.tier(self.client()?))
+    }
+
+    fn invalid(&self, what: &str, source: impl std::error::Error + Send + Sync + 'static) -> Error {
+        Error::new(ErrorKind::Invalid, format!("{}: {what}", self.name)).with_source(source)
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}

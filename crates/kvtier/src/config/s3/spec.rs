@@ -1,0 +1,168 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kvtier_core::{Error, ErrorKind};
+use kvtier_s3::tier::{Layout, Verify};
+use kvtier_s3::{Checksum, Credentials, Provider, Style};
+
+use crate::config::adapter::{Adapter, Fields, Rules};
+
+/// Eviction goes down to this share of the cap, where nothing else is said.
+const HIGH_MARK: f64 = 0.98;
+/// A batch of victims is at most this share of the cap.
+const BATCH_MAX: f64 = 0.005;
+
+/// Objects of a bucket.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct S3Spec {
+    /// `s3://bucket`, `bucket.host`, `https://host:port/bucket`, ...; `None` for AWS.
+    pub endpoint: Option<String>,
+    /// The bucket, where the endpoint does not name it.
+    pub bucket: Option<String>,
+    /// The region to sign for.
+    pub region: Option<String>,
+    /// Whose service it is, where the host does not tell.
+    pub provider: Option<Provider>,
+    /// Where the bucket's name goes, where the host does not tell.
+    pub style: Option<Style>,
+    /// Whether to use TLS, where the endpoint has no `http://` or `https://`.
+    pub tls: bool,
+    /// Whether HTTP/2 is offered.
+    pub http2: bool,
+    /// Who signs; `None`: the usual chain.
+    pub credentials: Option<Credentials>,
+    /// A file of certificates (PEM) to trust instead of the system's.
+    pub ca_bundle: Option<PathBuf>,
+    /// The checksum that the store verifies; `None`: what the provider takes.
+    pub checksum: Option<Checksum>,
+    /// The most requests in flight, and so the most connections.
+    pub requests_max: usize,
+    /// How long an operation may take, retries included.
+    pub deadline: Duration,
+    /// The cap in bytes; `None`: none.
+    pub capacity_bytes: Option<u64>,
+    /// The share of the cap down to which eviction goes.
+    pub high_mark: f64,
+    /// The largest share of the cap that one batch of victims is.
+    pub batch_max: f64,
+    /// What stands before every name.
+    pub prefix: String,
+    /// What the objects are called.
+    pub layout: Layout,
+    /// What is made of objects that nothing proves.
+    pub verify: Verify,
+    /// The tier's name.
+    pub name: String,
+}
+
+impl S3Spec {
+    /// A bucket at this endpoint, with defaults for the rest.
+    pub fn new(endpoint: impl Into<String>) -> Self {
+        S3Spec {
+            endpoint: Some(endpoint.into()),
+            bucket: None,
+            region: None,
+            provider: None,
+            style: None,
+            tls: true,
+            http2: false,
+            credentials: None,
+            ca_bundle: None,
+            checksum: None,
+            requests_max: 64,
+            deadline: Duration::from_secs(30),
+            capacity_bytes: None,
+            high_mark: HIGH_MARK,
+            batch_max: BATCH_MAX,
+            prefix: String::new(),
+            layout: Layout::Kvtier,
+            verify: Verify::Lenient,
+            name: "s3".into(),
+        }
+    }
+}
+
+/// The spec that an object says.
+pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
+    let (fields, place) = adapter.parts();
+    let text = |name: &str| fields.text(name).map(str::to_owned);
+    let mut spec = S3Spec::new("");
+    (spec.endpoint, spec.bucket, spec.region) = (text("s3_endpoint"), text("bucket"), text("s3_region"));
+    spec.provider = word(adapter, "profile", Provider::named)?;
+    if fields.is_on("s3_enable_s3express") {
+        spec.provider = Some(express(spec.provider, place)?);
+    }
+    spec.style =
+        fields.given("path_style").map(|_| if fields.is_on("path_style") { Style::Path } else { Style::Virtual });
+    spec.tls = !fields.is_on("disable_tls");
+    spec.http2 = fields.given("s3_prefer_http2").is_some() && fields.is_on("s3_prefer_http2");
+    let keys = fields.text("aws_access_key_id").zip(fields.text("aws_secret_access_key"));
+    spec.credentials = keys.map(|(key, secret)| Credentials::new(key, secret));
+    spec.ca_bundle = text("ca_bundle").map(PathBuf::from);
+    spec.checksum = word(adapter, "checksum", checksum)?;
+    spec.requests_max = requests_max(fields);
+    spec.deadline = Duration::from_secs(fields.int("deadline_secs").cast_unsigned());
+    spec.capacity_bytes = Some(crate::bytes::of_gib(fields.number("max_capacity_gb"))).filter(|bytes| *bytes > 0);
+    if let Some(eviction) = adapter.eviction_fields() {
+        let marks = (eviction.number("trigger_watermark"), eviction.number("eviction_ratio"));
+        // A mark of nothing would keep nothing; LMCache's batches are bounds here, and larger ones than ours only cost hits.
+        spec.high_mark = if marks.0 > 0.0 { marks.0.min(1.0) } else { HIGH_MARK };
+        spec.batch_max = if marks.1 > 0.0 { marks.1.min(BATCH_MAX) } else { BATCH_MAX };
+        spec.capacity_bytes = spec.capacity_bytes.filter(|_| eviction.text("eviction_policy") != Some("noop"));
+    }
+    spec.prefix = text("prefix").or_else(|| text("s3_file_prefix")).unwrap_or_default();
+    let own = if adapter.rules() == Rules::Native { Layout::Kvtier } else { Layout::LmcacheMp };
+    spec.layout = word(adapter, "layout", |name| name.parse().ok())?.unwrap_or(own);
+    spec.verify = word(adapter, "verify", verify)?.unwrap_or_default();
+    spec.name = text("name").unwrap_or(spec.name);
+    Ok(spec)
+}
+
+fn express(said: Option<Provider>, place: &str) -> Result<Provider, Error> {
+    match said {
+        None | Some(Provider::Express) => Ok(Provider::Express),
+        Some(other) => {
+            let what =
+                format!("{place}: s3_enable_s3express and profile {:?} contradict each other; keep one", other.name());
+            Err(Error::new(ErrorKind::Invalid, what))
+        }
+    }
+}
+
+/// The least of what is written; the first has a default.
+pub(crate) fn requests_max(fields: &Fields) -> usize {
+    let given =
+        ["s3_num_io_threads", "s3_max_io_concurrency", "s3_max_inflight_reqs"].map(|name| fields.given(name)?.as_int());
+    let least = given.into_iter().flatten().min().unwrap_or(64);
+    usize::try_from(least).unwrap_or(64)
+}
+
+fn word<T>(adapter: &Adapter, name: &str, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Error> {
+    let (fields, place) = adapter.parts();
+    let Some(word) = fields.text(name) else { return Ok(None) };
+    let wrong = || {
+        let key = fields.all.iter().find(|field| field.key.name == name).map_or("", |field| field.key.what);
+        Error::new(ErrorKind::Invalid, format!("{place}: {name} {word:?} is none of its words; {key}"))
+    };
+    read(word).map(Some).ok_or_else(wrong)
+}
+
+/// The checksum of that name.
+pub(crate) fn checksum(name: &str) -> Option<Checksum> {
+    match name {
+        "none" => Some(Checksum::None),
+        "crc32c" => Some(Checksum::Crc32c),
+        "crc64nvme" => Some(Checksum::Crc64Nvme),
+        "sha256" => Some(Checksum::Sha256),
+        _ => None,
+    }
+}
+
+fn verify(name: &str) -> Option<Verify> {
+    match name {
+        "lenient" => Some(Verify::Lenient),
+        "strict" => Some(Verify::Strict),
+        _ => None,
+    }
+}

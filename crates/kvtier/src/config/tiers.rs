@@ -1,0 +1,189 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use kvtier_core::{Error, ErrorKind, Tier};
+use serde::{Deserialize, Deserializer};
+
+use super::native;
+#[cfg(feature = "s3")]
+use super::s3::S3Spec;
+#[cfg(feature = "file")]
+use super::{Capacity, FileSpec};
+use crate::{HostConfig, HostTier, Stack};
+
+/// A checked configuration.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Config {
+    /// The tiers, fastest first.
+    pub tiers: Vec<TierSpec>,
+    /// The stack's name in errors and reports; the default is `stack`.
+    pub name: Option<String>,
+}
+
+/// One tier of a configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum TierSpec {
+    /// Host memory.
+    Host {
+        /// The cap in bytes, as a number or a text such as `512MiB`.
+        #[serde(deserialize_with = "bytes")]
+        bytes: u64,
+        /// The tier's name; the default is `host`.
+        name: Option<String>,
+    },
+    /// Files of a directory.
+    #[cfg(feature = "file")]
+    File(FileSpec),
+    /// Objects of a bucket.
+    #[cfg(feature = "s3")]
+    #[serde(skip_deserializing)]
+    S3(Box<S3Spec>),
+}
+
+/// The tiers of a configuration, running.
+#[derive(Debug)]
+pub struct Opened {
+    /// All of it as one tier.
+    pub top: Arc<dyn Tier>,
+    /// Each tier, fastest first.
+    pub tiers: Vec<Arc<dyn Tier>>,
+}
+
+impl Config {
+    /// No tier yet: add them, the fastest first.
+    ///
+    /// ```
+    /// let stack = kvtier::config::Config::new().with_host(64 << 20).with_host(256 << 20).open()?;
+    /// assert_eq!(stack.tiers.len(), 2);
+    /// # Ok::<(), kvtier::core::Error>(())
+    /// ```
+    pub fn new() -> Self {
+        Config::default()
+    }
+
+    /// Adds host memory of at most `bytes` below what is there.
+    pub fn with_host(self, bytes: u64) -> Self {
+        self.with(TierSpec::Host { bytes, name: None })
+    }
+
+    /// Adds files of at most `bytes` in the directory `path`.
+    #[cfg(feature = "file")]
+    pub fn with_file(self, path: impl Into<std::path::PathBuf>, bytes: u64) -> Self {
+        self.with(TierSpec::File(FileSpec::new(path, Capacity::Bytes(bytes))))
+    }
+
+    /// Adds a tier below what is there.
+    pub fn with(mut self, tier: TierSpec) -> Self {
+        self.tiers.push(tier);
+        self
+    }
+
+    /// Reads JSON; `source` names it in errors.
+    pub fn from_json(text: &str, source: &str) -> Result<Self, Error> {
+        let json: serde_json::Value = serde_json::from_str(text).map_err(|e| {
+            Error::new(ErrorKind::Invalid, format!("{source}: {e}; see docs/CONFIG.md for the accepted form"))
+        })?;
+        native::config(&json.into(), source)
+    }
+
+    /// Reads JSON, YAML (`.yaml`, `.yml`) or TOML (`.toml`), as the ending of `name` says; JSON where it says none of these.
+    ///
+    /// ```
+    /// let yaml = "tiers:\n- {type: host, bytes: 64MiB}\n";
+    /// assert_eq!(kvtier::config::Config::from_text(yaml, "kv.yaml")?.tiers.len(), 1);
+    /// # Ok::<(), kvtier::core::Error>(())
+    /// ```
+    pub fn from_text(text: &str, name: &str) -> Result<Self, Error> {
+        native::config(&native::text(text, name)?, name)
+    }
+
+    /// Reads a file as [`Config::from_text`] reads text.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|e| {
+            Error::new(ErrorKind::Invalid, format!("cannot read the configuration {name}; check the path"))
+                .with_source(e)
+        })?;
+        Config::from_text(&text, &name)
+    }
+
+    /// Opens the tiers; `wrap` may put a decorator around each.
+    pub fn open_with(&self, wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>) -> Result<Opened, Error> {
+        let tiers = self.tiers.iter().map(|spec| spec.open().map(&wrap)).collect::<Result<Vec<_>, _>>()?;
+        let top: Arc<dyn Tier> = match tiers.as_slice() {
+            [] => return Err(Error::new(ErrorKind::Invalid, "a configuration without a tier; add one")),
+            [one] => Arc::clone(one),
+            many => Arc::new(Stack::new(self.name.as_deref().unwrap_or("stack"), many.to_vec())?),
+        };
+        Ok(Opened { top, tiers })
+    }
+
+    /// Opens the tiers.
+    pub fn open(&self) -> Result<Opened, Error> {
+        self.open_with(|tier| tier)
+    }
+}
+
+impl TierSpec {
+    fn open(&self) -> Result<Arc<dyn Tier>, Error> {
+        match self {
+            TierSpec::Host { bytes, name } => {
+                let mut config = HostConfig::new(*bytes);
+                config.name = name.clone().unwrap_or(config.name);
+                Ok(Arc::new(HostTier::open(config)?))
+            }
+            #[cfg(feature = "file")]
+            TierSpec::File(spec) => Ok(Arc::new(spec.open()?)),
+            #[cfg(feature = "s3")]
+            TierSpec::S3(spec) => Ok(Arc::new(spec.open()?)),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum Size {
+    Number(u64),
+    Text(String),
+}
+
+pub(super) fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let wrong = |text: &str| {
+        serde::de::Error::custom(format!("{text:?} is no size; write a number of bytes or a text like \"512MiB\""))
+    };
+    match Size::deserialize(from) {
+        Ok(Size::Number(n)) => Ok(n),
+        Ok(Size::Text(text)) => crate::bytes::parse(&text).ok_or_else(|| wrong(&text)),
+        Err(_) => Err(wrong("this")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_read_and_wrong_ones_say_what_and_where() {
+        let config = Config::from_json(r#"{"tiers":[{"type":"host","bytes":"1MiB"}]}"#, "x.json").unwrap();
+        assert!(matches!(config.tiers[0], TierSpec::Host { bytes: 1_048_576, .. }));
+        assert_eq!(config.open().unwrap().tiers.len(), 1);
+        assert_eq!(Config::new().open().unwrap_err().kind(), ErrorKind::Invalid);
+        for (text, says) in [
+            (r#"{"tiers":[]}"#, "empty"),
+            (r#"{"tiers":[{"type":"host","bytes":1,"byte":2}]}"#, "byte"),
+            (r#"{"tiers":[{"type":"hots","bytes":1}]}"#, "did you mean \"host\"?"),
+            (r#"{"tiers":[{"type":"host","bytes":"lots"}]}"#, "lots"),
+            #[cfg(feature = "file")]
+            (r#"{"tiers":[{"type":"file","path":"/x","bytes":1,"layuot":"lmcache"}]}"#, "layuot"),
+            (r#"{"tier":[]}"#, "tier"),
+            ("{", "EOF"),
+        ] {
+            let e = Config::from_json(text, "x.json").unwrap_err().to_string();
+            assert!(e.contains(says) && e.contains("x.json"), "{text}: {e}");
+        }
+    }
+}
