@@ -47,15 +47,17 @@ pub async fn lookup(
     how: (Mode, Hold),
     deadline: Instant,
 ) -> Result<LookedUp, Error> {
-    if is_for_a_list(&shared, &keys) {
-        list(&shared, &keys, deadline).await?;
-    }
+    let listed = match is_for_a_list(&shared, &keys) {
+        true => list(&shared, &keys, deadline).await?,
+        false => HashMap::new(),
+    };
     let mut found = vec![Presence::Unknown; keys.len()];
     for first in (0..keys.len()).step_by(HEADS_MAX) {
         let window = first..keys.len().min(first + HEADS_MAX);
         let mut heads = JoinSet::new();
         for at in window.clone() {
-            match shared.known(keys[at].digest()) {
+            let listed = || listed.get(keys[at].digest()).copied();
+            match shared.known(keys[at].digest()).or_else(listed) {
                 Some(len) => found[at] = presence_of(len),
                 None => {
                     let (shared, key) = (Arc::clone(&shared), keys[at].clone());
@@ -114,14 +116,15 @@ async fn head_as(shared: &Shared, key: &Key, name: &str, deadline: Instant) -> R
 fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
     let (books, now_ms) = (shared.books(), shared.now_ms());
     let pages = books.index.usage().entries / PAGE_KEYS + 1;
-    if !books.is_listed() || keys.len() <= PAGE_COST * pages {
+    // Without a cap nobody knows how much there is.
+    if shared.capacity_bytes.is_none() || !books.is_listed() || keys.len() <= PAGE_COST * pages {
         return false;
     }
     keys.iter().filter(|key| books.known(key.digest(), now_ms).is_none()).count() > PAGE_COST * pages
 }
 
-/// Learns from one listing which of the keys are there.
-async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<(), Error> {
+/// Learns from one listing which of the keys are there, and how long they are.
+async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<HashMap<Digest, Option<u64>>, Error> {
     let unknown = keys.iter().filter(|key| shared.known(key.digest()).is_none());
     let mut asked = HashMap::new();
     for key in unknown {
@@ -129,8 +132,8 @@ async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<(), Er
     }
     add(&shared.counters.listed_lookups, 1);
     let (what, client) = (List::under(shared.names.root()), shared.client.until(deadline));
-    let mut next: Option<String> = None;
-    loop {
+    let (mut next, mut answers): (Option<String>, _) = (None, HashMap::new());
+    for _page in 0..=keys.len() / PAGE_COST {
         let _go = shared.lanes.turn(Lane::Lookup).await;
         let page = client.list(&what, next.as_deref()).await.map_err(|e| shared.error("lookup", None, e))?;
         for entry in &page.entries {
@@ -139,7 +142,8 @@ async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<(), Er
                 && (shared.names.is_own() || shared.geometry.full(key) == Some(entry.bytes))
             {
                 let (name, etag) = (entry.key.as_str(), Some(entry.etag.as_str()));
-                shared.found(Sight { key, name, len: entry.bytes, etag, proven: false }, &look);
+                let hit = shared.found(Sight { key, name, len: entry.bytes, etag, proven: false }, &look);
+                answers.insert(*key.digest(), hit.then_some(entry.bytes));
             }
         }
         next = page.next;
@@ -147,10 +151,17 @@ async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<(), Er
             break;
         }
     }
+    // There is much more than we knew: the rest is asked for one by one.
+    if next.is_some() {
+        return Ok(answers);
+    }
     // Those that may have another name are left to be asked for one by one too.
     asked.retain(|_, (key, _)| shared.names.old(key).is_none());
-    asked.values().for_each(|(key, look)| shared.vanished(key.digest(), look));
-    Ok(())
+    for (key, look) in asked.values() {
+        shared.vanished(key.digest(), look);
+        answers.insert(*key.digest(), None);
+    }
+    Ok(answers)
 }
 
 fn hold(shared: &Shared, keys: &[Key], mut found: Vec<Presence>, hold: Hold) -> Result<LookedUp, Error> {

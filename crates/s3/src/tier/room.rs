@@ -1,6 +1,7 @@
 //! Room in the bucket: saves claim it, one task deletes what has to go, ahead of them.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ const KEYS_MAX: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Outbox {
     victims: Mutex<Vec<Entry>>,
+    /// Bytes of the saves that wait for room.
+    wanted: AtomicU64,
     bell: Notify,
 }
 
@@ -43,6 +46,22 @@ impl Outbox {
 
     fn take(&self) -> Vec<Entry> {
         std::mem::take(&mut *self.victims.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A save that waits for room, so that what has to go goes for all who wait at once.
+struct Wanted<'a>(&'a AtomicU64, u64);
+
+impl<'a> Wanted<'a> {
+    fn new(all: &'a AtomicU64, bytes: u64) -> Self {
+        all.fetch_add(bytes, Ordering::Relaxed);
+        Wanted(all, bytes)
+    }
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
@@ -72,6 +91,7 @@ impl Drop for Room<'_> {
 /// Claims room for `len` bytes. Waits for what has to go, but not for long.
 pub async fn claim(shared: &Shared, len: u64, deadline: Instant) -> Result<Room<'_>, ShedReason> {
     let until = tokio::time::Instant::from_std(deadline.min(Instant::now() + shared.manner.room_wait_max));
+    let mut wanted = None;
     loop {
         let freed = shared.freed.notified();
         tokio::pin!(freed);
@@ -89,6 +109,7 @@ pub async fn claim(shared: &Shared, len: u64, deadline: Instant) -> Result<Room<
             Reserve::Busy => shared.outbox.ring(),
             _ => return Err(ShedReason::Full),
         }
+        wanted.get_or_insert_with(|| Wanted::new(&shared.outbox.wanted, len));
         if tokio::time::timeout_at(until, freed).await.is_err() {
             return Err(ShedReason::Full);
         }
@@ -120,7 +141,8 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
 fn gather(shared: &Shared) -> Vec<Entry> {
     let mut victims = shared.outbox.take();
     while victims.len() < BATCH_MAX * BATCHES_MAX {
-        let more = shared.books().index.victims(shared.now_ms(), 0);
+        let wanted = shared.outbox.wanted.load(Ordering::Relaxed);
+        let more = shared.books().index.victims(shared.now_ms(), wanted);
         if more.is_empty() {
             break;
         }

@@ -3,6 +3,8 @@
 
 pub mod front;
 pub mod remote;
+#[cfg(feature = "tier")]
+pub mod tier;
 
 use std::sync::Arc;
 use std::time::Duration;

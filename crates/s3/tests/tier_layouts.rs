@@ -1,0 +1,254 @@
+//! Names and objects as LMCache has them.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+
+use kvtier_core::{Digest, ErrorKind, Key, Loaded, MissReason, Namespace, Observe, Presence, Saved};
+use kvtier_key::{ChunkHash, KeyId, KvRank, ObjectKey};
+use kvtier_s3::tier::{Layout, Verify};
+use serde_json::Value;
+use support::tier::World;
+
+const LEN: usize = 5000;
+
+fn cases(name: &str) -> Vec<Value> {
+    let path = format!("{}/../testkit/vectors/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    serde_json::from_str::<Value>(&text).unwrap()["cases"].as_array().unwrap().clone()
+}
+
+fn namespace() -> Arc<Namespace> {
+    Arc::new(Namespace::new("suite", Digest::default()))
+}
+
+fn key(id: impl Into<KeyId>) -> Key {
+    Key::new(namespace(), id.into())
+}
+
+fn engine_key(text: &str) -> Key {
+    key(KeyId::from_engine_text(text).unwrap())
+}
+
+fn object_key(model: &str, hash: &[u8]) -> Key {
+    key(ObjectKey::new(model, KvRank(255), 0, ChunkHash::new(hash), "").unwrap())
+}
+
+fn mp() -> World {
+    World::with(|config| config.with_layout(Layout::LmcacheMp).with_namespace(namespace()))
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
+}
+
+fn unquoted(path: &str) -> String {
+    let (mut out, bytes, mut at) = (Vec::new(), path.as_bytes(), 0);
+    while at < bytes.len() {
+        let quoted = bytes[at] == b'%';
+        out.push(if quoted { u8::from_str_radix(&path[at + 1..at + 3], 16).unwrap() } else { bytes[at] });
+        at += if quoted { 3 } else { 1 };
+    }
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn objects_of_the_multi_process_mode_have_lmcaches_names() {
+    let (world, mut met) = (mp(), 0);
+    for case in cases("object_keys") {
+        let (fields, Some(ok)) = (&case["in"], case["out"].get("ok")) else { continue };
+        let (Some(rank), Some(group)) = (fields["kv_rank"].as_i64(), fields["object_group_id"].as_u64()) else {
+            continue;
+        };
+        let hash = ChunkHash::new(&hex(fields["chunk_hash_hex"].as_str().unwrap()));
+        let (model, salt) = (fields["model_name"].as_str().unwrap(), fields["cache_salt"].as_str().unwrap());
+        let Ok(id) = ObjectKey::new(model, KvRank(rank), u32::try_from(group).unwrap_or(0), hash, salt) else {
+            continue;
+        };
+        let name = ok["s3_object_name"].as_str().unwrap();
+        if u32::try_from(group).is_err() || name.len() > 1000 || id.native_name().as_deref() != Ok(name) {
+            continue;
+        }
+        let key = key(id);
+        let saved = world.suite.save_with(world.suite.save_op(&key, 100)).result;
+        // A name that LMCache itself would read as another key is refused.
+        if ok["s3_parse_back"]["ok"] != *fields {
+            continue;
+        }
+        assert_eq!(saved.unwrap(), Saved::Stored, "{name}");
+        assert!(world.server.object(&format!("kv/{name}")).is_some(), "{name}");
+        met += 1;
+    }
+    assert!(met > 10, "only {met} vectors met");
+}
+
+#[test]
+fn objects_of_the_in_process_mode_have_lmcaches_names() {
+    let world = World::with(|config| config.with_layout(Layout::Lmcache));
+    let mut met = 0;
+    for case in cases("keys_cache_engine") {
+        let Some(ok) = case["out"].get("ok") else { continue };
+        let (Some(text), Some(path)) = (ok["to_string"].as_str(), ok["s3_path"]["ok"].as_str()) else { continue };
+        let Ok(id) = KeyId::from_engine_text(text) else { continue };
+        // Hashes of bytes read as numbers.
+        if !matches!(&id, KeyId::Engine(id) if id.text() == text) {
+            continue;
+        }
+        let key = key(id);
+        let saved = world.suite.save_with(world.suite.save_op(&key, 100)).result;
+        let name = unquoted(path.trim_start_matches('/'));
+        match saved {
+            Ok(Saved::Stored) => assert!(world.server.object(&format!("kv/{name}")).is_some(), "{name}"),
+            Ok(Saved::Present) => {}
+            other => assert!(other.is_err(), "{name}: {other:?}"),
+        }
+        met += usize::from(world.server.object(&format!("kv/{name}")).is_some());
+    }
+    assert!(met > 10, "only {met} vectors met");
+}
+
+#[test]
+fn what_lmcache_wrote_is_served_at_exactly_its_length_and_counted() {
+    let world = mp();
+    let key = object_key("org/model", &[1; 32]);
+    let name = format!("kv/org/model@000000ff@0@{}", "01".repeat(32));
+    world.save(&key, LEN);
+    let bytes = world.server.object(&name).unwrap().to_vec();
+    world.server.put_object(&name, bytes.clone());
+    let other = World::over(Arc::clone(&world.server), |config| {
+        config.with_layout(Layout::LmcacheMp).with_namespace(namespace())
+    });
+    assert_eq!(other.used(), LEN as u64, "listed, though nobody asked for it");
+    assert_eq!(other.lookup(&key), Presence::Hit { len: LEN as u64 });
+    assert_eq!(other.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
+    assert_eq!(other.count("unverified"), 1);
+    assert_eq!(other.load(&key, LEN + 1), Loaded::Miss(MissReason::Length), "shorter than the memory: not a hit");
+    assert_eq!(other.load(&key, LEN - 1), Loaded::Miss(MissReason::Length));
+    world.server.put_object(&name, bytes[1..].to_vec());
+    assert_eq!(other.load(&key, LEN), Loaded::Miss(MissReason::Length));
+}
+
+#[test]
+fn strict_refuses_what_nothing_proves_until_a_save_brings_facts() {
+    let world = World::with(|mut config| {
+        config.verify = Verify::Strict;
+        config.with_layout(Layout::LmcacheMp).with_namespace(namespace())
+    });
+    let key = object_key("m", &[7; 4]);
+    world.server.put_object("kv/m@000000ff@0@07070707", vec![1; LEN]);
+    assert_eq!(world.load(&key, LEN), Loaded::Miss(MissReason::Unverified));
+    assert_eq!((world.lookup(&key), world.count("misses_unverified")), (Presence::Miss, 1));
+    assert_eq!(world.save(&key, LEN), Saved::Stored);
+    assert_eq!(world.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
+    assert_eq!(world.used(), LEN as u64);
+}
+
+#[test]
+fn an_object_of_a_length_that_no_chunk_has_is_written_over() {
+    let ns = Arc::new(Namespace::new("suite", Digest::default()).with_chunk_bytes(0, LEN as u64).with_partial(false));
+    let world = World::with(|config| config.with_layout(Layout::LmcacheMp).with_namespace(Arc::clone(&ns)));
+    let key = Key::new(ns, object_key("m", &[7; 4]).id().clone());
+    for len in [0, LEN - 1, LEN + 1] {
+        world.server.put_object("kv/m@000000ff@0@07070707", vec![1; len]);
+        assert_eq!(world.lookup(&key), Presence::Miss, "{len}");
+        assert_eq!(world.load(&key, LEN), Loaded::Miss(MissReason::Length), "{len}");
+        assert_eq!(world.save(&key, LEN), Saved::Stored, "{len}");
+        assert_eq!(world.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
+        world.suite.remove(&Arc::from([key.clone()]));
+    }
+}
+
+#[test]
+fn facts_win_over_the_foreign_layout_and_flips_are_found_there_too() {
+    let world = mp();
+    let key = object_key("m", &[9; 4]);
+    world.save(&key, LEN);
+    world.spoil("kv/m@000000ff@0@09090909", |bytes| bytes[LEN / 2] ^= 4);
+    assert_eq!(world.load(&key, LEN), Loaded::Miss(MissReason::Corrupt));
+    assert_eq!(world.save(&key, LEN), Saved::Stored);
+    assert_eq!(world.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
+}
+
+#[test]
+fn names_of_three_fields_are_read_with_one_request_where_they_were_listed() {
+    let writer = mp();
+    let key = object_key("org/m", &[5; 8]);
+    writer.save(&key, LEN);
+    let bytes = writer.server.object("kv/org/m@000000ff@0@0505050505050505").unwrap().to_vec();
+    writer.delete("kv/org/m@000000ff@0@0505050505050505");
+    writer.server.put_object("kv/org/m@000000ff@0505050505050505", bytes);
+    let world = World::over(Arc::clone(&writer.server), |config| {
+        config.with_layout(Layout::LmcacheMp).with_namespace(namespace())
+    });
+    let (loaded, asked) = world.asked(|| world.load(&key, LEN));
+    assert_eq!((loaded, asked.len()), (Loaded::Hit { len: LEN as u64 }, 1));
+    assert_eq!(world.lookup(&key), Presence::Hit { len: LEN as u64 });
+    assert_eq!(world.suite.remove(&Arc::from([key.clone()])).removed, 1);
+    assert!(world.objects().is_empty(), "it is deleted under the name that it has");
+}
+
+#[test]
+fn names_of_three_fields_are_looked_for_without_a_listing_if_told_to() {
+    let world = World::with(|mut config| {
+        config.old_names = true;
+        config.with_layout(Layout::LmcacheMp).with_capacity(0)
+    });
+    let key = object_key("m", &[5; 4]);
+    assert_eq!(world.lookup(&key), Presence::Miss);
+    world.save(&key, LEN);
+    let bytes = world.server.object("kv/m@000000ff@0@05050505").unwrap().to_vec();
+    world.delete("kv/m@000000ff@0@05050505");
+    world.server.put_object("kv/m@000000ff@05050505", bytes);
+    assert_eq!(world.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
+    assert_eq!(world.lookup(&key), Presence::Hit { len: LEN as u64 });
+}
+
+#[test]
+fn keys_without_a_name_are_refused_and_so_are_other_namespaces() {
+    let refused = |world: &World, key: &Key| {
+        let saved = world.suite.save_with(world.suite.save_op(key, 10)).result.unwrap_err().kind();
+        let loaded = world.try_load(key, 10).result.unwrap_err().kind();
+        assert_eq!(saved, loaded);
+        saved
+    };
+    let world = mp();
+    assert_eq!(refused(&world, &engine_key("m@1@0@ab@half")), ErrorKind::Unsupported, "a key of the other mode");
+    let long = "p".repeat(1024 - 2 - 8 - 12);
+    let world_long = World::with(|config| config.with_layout(Layout::LmcacheMp).with_prefix(long.as_str()));
+    assert_eq!(refused(&world_long, &object_key("m", &[1; 32])), ErrorKind::Invalid, "a name longer than S3 takes");
+    let own = World::with(|config| config.with_prefix("q".repeat(1000)));
+    assert_eq!(refused(&own, &object_key("m", &[1; 32])), ErrorKind::Invalid);
+    let other = Key::new(Namespace::new("other", Digest::default()).into(), object_key("m", &[1; 4]).id().clone());
+    assert_eq!(refused(&world, &other), ErrorKind::Invalid, "its chunks would have the names of ours");
+}
+
+#[test]
+fn listed_before_the_model_was_met_a_flat_name_counts_once() {
+    let writer = World::with(|config| config.with_layout(Layout::Lmcache).with_namespace(namespace()));
+    let key = engine_key("org/m@1@0@ab@half");
+    writer.save(&key, LEN);
+    assert!(writer.server.object("kv/org_m@1@0@ab@half").is_some());
+    let world = World::over(Arc::clone(&writer.server), |config| {
+        config.with_layout(Layout::Lmcache).with_namespace(namespace())
+    });
+    assert_eq!(world.used(), LEN as u64);
+    assert_eq!(world.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
+    assert_eq!((world.used(), world.tier().usage().chunks), (LEN as u64, 1));
+}
+
+#[test]
+fn partial_chunks_are_refused_where_the_namespace_says_so_and_where_the_first_save_taught_it() {
+    let world = World::new();
+    let declared = world.full_key(1, 4096);
+    let partial = |key: &Key, len| world.suite.save_with(world.suite.save_op(key, len)).result.unwrap_err();
+    let error = partial(&declared, 4095);
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("4096 bytes, this one has 4095"), "{error}");
+    let ns = Arc::new(Namespace::new("learned", Digest::default()).with_partial(false));
+    let [a, b] = [1u8, 2].map(|n| Key::new(Arc::clone(&ns), object_key("m", &[n; 4]).id().clone()));
+    assert_eq!(world.save(&a, 2000), Saved::Stored);
+    assert_eq!(partial(&b, 1999).kind(), ErrorKind::Invalid);
+    assert_eq!(partial(&b, 2001).kind(), ErrorKind::Invalid);
+    assert_eq!(world.save(&b, 2000), Saved::Stored);
+}

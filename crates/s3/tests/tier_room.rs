@@ -1,0 +1,222 @@
+//! A tier with a cap: who goes, when, and who waits for it.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_core::{Ctx, Key, Loaded, Mode, Observe, Saved, ShedReason, TierExt};
+use kvtier_testkit::s3::{Fault, Rule};
+use support::tier::{World, timed};
+
+const LEN: usize = 10_000;
+
+/// A tier for a hundred chunks.
+fn small() -> World {
+    World::with(|config| config.with_capacity(100 * LEN as u64))
+}
+
+fn deletes(asked: &[kvtier_testkit::s3::Seen]) -> usize {
+    asked.iter().filter(|seen| seen.method == "POST" && seen.target.contains("delete")).count()
+}
+
+#[test]
+fn a_writer_at_full_speed_over_a_full_tier_never_stands_still_for_a_second() {
+    let world = small();
+    // Every delete takes its time.
+    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(30))).method("POST").times(1_000_000));
+    let mut longest = Duration::ZERO;
+    let (_, asked) = world.asked(|| {
+        for n in 0..600 {
+            let key = world.suite.key(n);
+            let (saved, took) = timed(|| world.save(&key, LEN));
+            assert_eq!(saved, Saved::Stored, "number {n}");
+            longest = longest.max(took);
+            assert!(world.used() <= 100 * LEN as u64, "the cap holds");
+        }
+    });
+    assert!(longest < Duration::from_secs(1), "a save took {longest:?}");
+    let evicted = world.count("evicted");
+    assert!(evicted >= 490, "{evicted} evicted");
+    assert!(deletes(&asked) as u64 <= evicted, "{} requests for {evicted} keys", deletes(&asked));
+    world.suite.eventually("below the high mark", || world.used() <= 98 * LEN as u64);
+    world.suite.eventually("index and bucket agree", || world.used() == world.in_bucket());
+    assert_eq!(world.load(&world.suite.key(599), LEN), Loaded::Hit { len: LEN as u64 });
+}
+
+#[test]
+fn many_writers_over_a_full_tier_share_the_deletes() {
+    let world = small();
+    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(50))).method("POST").times(1_000_000));
+    let (_, asked) = world.asked(|| {
+        std::thread::scope(|scope| {
+            for writer in 0..8 {
+                let world = &world;
+                scope.spawn(move || {
+                    for n in 0..60 {
+                        let key = world.suite.key(writer * 1000 + n);
+                        let (saved, took) = timed(|| world.save(&key, LEN));
+                        assert!(matches!(saved, Saved::Stored | Saved::Shed(ShedReason::Full)), "{saved:?}");
+                        assert!(took < Duration::from_secs(1), "a save took {took:?}");
+                    }
+                });
+            }
+        });
+    });
+    let evicted = world.count("evicted") as usize;
+    assert!(evicted > 2 * deletes(&asked), "{evicted} keys in {} requests", deletes(&asked));
+    assert!(world.used() <= 100 * LEN as u64);
+    world.suite.eventually("index and bucket agree", || world.used() == world.in_bucket());
+}
+
+#[test]
+fn deleting_is_ten_times_as_fast_as_one_request_a_key() {
+    let world = World::with(|mut config| {
+        config.client.requests_max = 1;
+        config
+    });
+    let keys: Vec<Key> = (0..1100).map(|n| world.suite.key(n)).collect();
+    let ops = keys.iter().map(|key| world.suite.save_op(key, 10)).collect();
+    let saved = world.runtime.block_on(world.suite.tier.save_waiting(&world.suite.ctx(), ops));
+    assert!(saved.iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
+    drop(saved);
+    let slow = |method| Rule::next(Fault::Stall(Duration::from_millis(2))).method(method).times(1_000_000);
+    world.server.script(slow("POST")).script(slow("DELETE"));
+    let singly: Vec<String> = keys[..100].iter().map(|key| world.name(key)).collect();
+    let (_, each) = timed(|| singly.iter().for_each(|name| world.delete(name)));
+    let rest: Arc<[Key]> = keys[100..].into();
+    let ((removed, asked), many) = {
+        let (answer, took) = timed(|| world.asked(|| world.suite.remove(&rest)));
+        (answer, took)
+    };
+    assert_eq!((removed.removed, deletes(&asked)), (1000, 1), "a thousand keys, one request");
+    assert!(many < each, "1000 keys in {many:?}, 100 singly in {each:?}");
+}
+
+#[test]
+fn the_least_recently_used_go_and_the_held_stay() {
+    let world = small();
+    let keys: Vec<Key> = (0..90).map(|n| world.suite.key(n)).collect();
+    world.suite.store(&keys, LEN);
+    assert_eq!(world.load(&keys[0], LEN), Loaded::Hit { len: LEN as u64 });
+    let hold = world.suite.hold(&Arc::from([keys[1].clone()]), Duration::from_secs(60));
+    (200..230).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
+    assert!(world.lookup(&keys[0]).is_hit(), "used since");
+    assert!(world.lookup(&keys[1]).is_hit() && world.server.object(&world.name(&keys[1])).is_some(), "held");
+    assert!(!world.lookup(&keys[2]).is_hit());
+    world.suite.tier.release(hold.hold.unwrap());
+}
+
+#[test]
+fn a_tier_full_of_held_chunks_sheds_saves_at_once_and_serves_reads() {
+    let world = small();
+    let keys: Arc<[Key]> = (0..97).map(|n| world.suite.key(n)).collect();
+    world.suite.store(&keys, LEN);
+    let hold = world.suite.hold(&keys, Duration::from_secs(60));
+    (200..203).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
+    world.suite.eventually("what is not held went", || world.used() <= 98 * LEN as u64);
+    let mut shed = 0;
+    for n in 300..310 {
+        let (saved, took) = timed(|| world.save(&world.suite.key(n), LEN));
+        shed += usize::from(saved == Saved::Shed(ShedReason::Full));
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+    keys.iter().for_each(|key| assert_eq!(world.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
+    world.suite.tier.release(hold.hold.unwrap());
+    assert_eq!(world.save(&world.suite.key(400), LEN), Saved::Stored);
+    assert!(shed <= 10);
+}
+
+#[test]
+fn above_the_reject_mark_saves_are_shed_and_reads_never() {
+    let world = World::with(|mut config| {
+        (config.high_mark, config.reject_mark) = (0.5, 0.6);
+        config.room_wait_max = Duration::from_millis(100);
+        config.with_capacity(100 * LEN as u64)
+    });
+    let keys: Vec<Key> = (0..48).map(|n| world.suite.key(n)).collect();
+    world.suite.store(&keys, LEN);
+    world.server.script(Rule::next(Fault::Error(403, "AccessDenied")).method("POST").times(1_000_000));
+    let saves: Vec<_> = (100..130).map(|n| timed(|| world.save(&world.suite.key(n), LEN))).collect();
+    assert!(saves.iter().any(|(saved, _)| *saved == Saved::Shed(ShedReason::Full)), "the store deletes nothing");
+    assert!(saves.iter().all(|(_, took)| *took < Duration::from_secs(1)));
+    assert!(world.used() <= 60 * LEN as u64);
+    assert_eq!(world.load(&keys[47], LEN), Loaded::Hit { len: LEN as u64 }, "reads are served all the while");
+    world.server.heal();
+    let end = std::time::Instant::now() + Duration::from_secs(2);
+    while world.save(&world.suite.key(500), LEN) != Saved::Stored {
+        assert!(std::time::Instant::now() < end, "the store deletes again, and no save goes through");
+    }
+    assert_eq!(world.tier().usage().capacity_bytes, Some(100 * LEN as u64));
+}
+
+#[test]
+fn what_others_write_over_the_cap_goes_in_the_order_of_use() {
+    let writer = World::with(|config| config.with_capacity(0));
+    let keys: Vec<Key> = (0..150).map(|n| writer.suite.key(n)).collect();
+    writer.suite.store(&keys, LEN);
+    let world = World::over(Arc::clone(&writer.server), |config| config.with_capacity(100 * LEN as u64));
+    world.suite.eventually("it is brought under the cap", || world.used() <= 98 * LEN as u64);
+    assert_eq!(world.used(), world.in_bucket());
+    let found = writer.suite.lookup(&keys.clone().into(), Mode::Each);
+    assert!(found.iter().any(|presence| presence.is_hit()));
+}
+
+#[test]
+fn without_a_cap_usage_is_unknown_and_nothing_goes() {
+    let world = World::with(|config| config.with_capacity(0));
+    let keys: Vec<Key> = (0..50).map(|n| world.suite.key(n)).collect();
+    let (_, asked) = world.asked(|| world.suite.store(&keys, LEN));
+    let usage = world.tier().usage();
+    assert_eq!((usage.used_bytes, usage.capacity_bytes), (None, None));
+    assert_eq!((world.objects().len(), deletes(&asked)), (50, 0));
+}
+
+#[test]
+fn loads_overtake_saves_that_wait() {
+    let world = World::with(|mut config| {
+        config.client.requests_max = 1;
+        config
+    });
+    let key = world.suite.key(1);
+    world.save(&key, LEN);
+    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(20))).method("PUT").times(1000));
+    let saves = (100..140).map(|n| world.suite.save_op(&world.suite.key(n), LEN)).collect();
+    let saving = world.suite.tier.save(&world.suite.ctx(), saves);
+    std::thread::sleep(Duration::from_millis(30));
+    let (loaded, took) = timed(|| world.load(&key, LEN));
+    assert_eq!(loaded, Loaded::Hit { len: LEN as u64 });
+    assert!(took < Duration::from_millis(300), "behind one save, not behind forty: {took:?}");
+    assert!(!saving.is_done());
+    assert!(saving.wait().iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
+}
+
+#[test]
+fn no_more_requests_are_in_flight_than_may_be() {
+    let world = World::with(|mut config| {
+        config.client.requests_max = 3;
+        config
+    });
+    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(5))).times(1000));
+    let before = world.server.accepted();
+    let ops = (0..60).map(|n| world.suite.save_op(&world.suite.key(n), LEN)).collect();
+    let saving = world.suite.tier.save(&world.suite.ctx(), ops);
+    let loads = (0..60).map(|n| world.suite.load_op(&world.suite.key(n), LEN)).collect();
+    let loading = world.suite.tier.load(&world.suite.ctx(), loads);
+    assert!(saving.wait().iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
+    assert!(loading.wait().iter().all(|done| done.result.is_ok()));
+    assert!(world.server.accepted() - before <= 3, "{} connections", world.server.accepted() - before);
+}
+
+#[test]
+fn too_many_bytes_in_flight_are_throttled_and_waited_for() {
+    let world = World::with(|mut config| {
+        config.inflight_bytes_max = 5 * LEN as u64;
+        config
+    });
+    let ops: Vec<_> = (0..40).map(|n| world.suite.save_op(&world.suite.key(n), LEN)).collect();
+    let saved = world.runtime.block_on(world.suite.tier.save_waiting(&Ctx::within(Duration::from_secs(20)), ops));
+    assert!(saved.iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
+    assert!(world.count("throttled") > 0);
+}
