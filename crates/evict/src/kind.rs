@@ -3,14 +3,16 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
 
-use crate::{Arc, Fifo, IsolatedLru, Lfu, Lru, LruCompat, Mru, Noop, Policy};
+use crate::{Arc, Fifo, IsolatedLru, KvPolicy, Lfu, Lru, LruCompat, Mru, Noop, Policy};
 
 /// The policies there are, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum PolicyKind {
-    /// Least recently used first.
+    /// Least worth keeping first, as learnt from what returns: made for chunks of KV cache.
     #[default]
+    Default,
+    /// Least recently used first.
     Lru,
     /// Most recently used first.
     Mru,
@@ -28,7 +30,8 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// Every policy.
-    pub const ALL: [PolicyKind; 7] = [
+    pub const ALL: [PolicyKind; 8] = [
+        PolicyKind::Default,
         PolicyKind::Lru,
         PolicyKind::Mru,
         PolicyKind::Fifo,
@@ -41,6 +44,7 @@ impl PolicyKind {
     /// The name by which configurations choose it.
     pub fn name(self) -> &'static str {
         match self {
+            PolicyKind::Default => "default",
             PolicyKind::Lru => "lru",
             PolicyKind::Mru => "mru",
             PolicyKind::Fifo => "fifo",
@@ -54,6 +58,7 @@ impl PolicyKind {
     /// An empty policy of this kind.
     pub fn build(self) -> Box<dyn Policy> {
         match self {
+            PolicyKind::Default => Box::new(KvPolicy::new()),
             PolicyKind::Lru => Box::new(Lru::new()),
             PolicyKind::Mru => Box::new(Mru::new()),
             PolicyKind::Fifo => Box::new(Fifo::new()),
@@ -117,6 +122,9 @@ mod tests {
         }
         assert_eq!("IsolatedLRU".parse(), Ok(PolicyKind::IsolatedLru));
         let error = "fifo?".parse::<PolicyKind>().unwrap_err().to_string();
-        assert!(error.starts_with("no eviction policy is called \"fifo?\"; there are: lru mru fifo"), "{error}");
+        assert!(
+            error.starts_with("no eviction policy is called \"fifo?\"; there are: default lru mru fifo"),
+            "{error}"
+        );
     }
 }

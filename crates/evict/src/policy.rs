@@ -170,6 +170,13 @@ pub trait Policy: Debug + Send {
     /// `None` when every tracked slot is pinned, and always of a policy that gives nothing up.
     fn victim(&mut self) -> Option<u32>;
 
+    /// The slot that should go so that a chunk can be saved whose chain's chunk before it is in `parent`. `None` also
+    /// where the new chunk is not worth what it would displace: shed its save, and those of the rest of its chain.
+    fn victim_for(&mut self, parent: Option<u32>) -> Option<u32> {
+        let _ = parent;
+        self.victim()
+    }
+
     /// The slot of this owner that should go next; `None` from policies that do not divide by owner.
     fn victim_of(&mut self, group: u32) -> Option<u32> {
         let _ = group;

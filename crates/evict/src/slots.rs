@@ -64,6 +64,16 @@ impl<T: Copy + Default> Slots<T> {
         &mut self.segments[slot as usize / SEGMENT][slot as usize % SEGMENT]
     }
 
+    /// What is kept of a slot, or was when it was tracked last.
+    pub fn of_any(&self, slot: u32) -> Option<T> {
+        self.node(slot).map(|node| node.of)
+    }
+
+    /// Every tracked slot is below this.
+    pub fn end(&self) -> usize {
+        self.segments.len() * SEGMENT
+    }
+
     pub fn is_tracked(&self, slot: u32) -> bool {
         self.node(slot).is_some_and(|node| node.colder != UNTRACKED)
     }

@@ -1,0 +1,148 @@
+//! A sample of the chunks that were given up, in a bounded table: who comes back, and after how long.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use crate::ghosts::hash;
+
+const WAYS: usize = 8;
+/// The smallest table: 512 KiB.
+const GHOSTS_MIN: usize = 1 << 16;
+/// The table remembers about this many times as many chunks as are resident.
+const REACH: usize = 4;
+
+/// One chunk that was given up: when it was used last, and what was known of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ghost {
+    pub stamp: u32,
+    pub class: u8,
+    pub hits: u8,
+}
+
+/// A ghost in 8 bytes; all 0 is none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    stamp: u32,
+    /// From the lowest: class 6 bits, hits 3, fingerprint 23, never 0 where there is a ghost.
+    word: u32,
+}
+
+impl Line {
+    fn ghost(self) -> Ghost {
+        Ghost { stamp: self.stamp, class: (self.word & 63) as u8, hits: (self.word >> 6 & 7) as u8 }
+    }
+}
+
+/// The table: 8 bytes a ghost, buckets of one cache line, the oldest of a bucket makes way. Of many chunks only those
+/// whose tags fall into the sample are remembered, and each stands for all.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    buckets: Box<[[Line; WAYS]]>,
+    /// One in 2^shift is remembered.
+    shift: u32,
+    /// For so many resident chunks the table was made.
+    made_for: usize,
+}
+
+impl History {
+    /// Remembers nothing, in no memory.
+    pub fn new() -> Self {
+        History { buckets: Box::default(), shift: 0, made_for: 0 }
+    }
+
+    /// How many chunks one ghost stands for.
+    pub fn weight(&self) -> f32 {
+        (1u32 << self.shift) as f32
+    }
+
+    /// Remembers a tag, if it is in the sample. Answers the ghost that made way.
+    pub fn push(&mut self, tag: u64, ghost: Ghost, residents: usize) -> Option<Ghost> {
+        if residents > 4 * self.made_for {
+            self.make(residents);
+        }
+        let (at, print) = self.place(tag)?;
+        let old = |line: &Line| if line.word == 0 { u32::MAX } else { ghost.stamp.wrapping_sub(line.stamp) };
+        let line = self.buckets[at].iter_mut().max_by_key(|line| old(line)).expect("a bucket has ways");
+        let gone = (line.word != 0).then(|| line.ghost());
+        let word = u32::from(ghost.class) | u32::from(ghost.hits) << 6 | print << 9;
+        *line = Line { stamp: ghost.stamp, word };
+        gone
+    }
+
+    /// Forgets a tag; what was remembered of it.
+    pub fn take(&mut self, tag: u64) -> Option<Ghost> {
+        let (at, print) = self.place(tag)?;
+        let line = self.buckets[at].iter_mut().find(|line| line.word >> 9 == print)?;
+        Some(core::mem::take(line).ghost())
+    }
+
+    /// How many buckets there are.
+    pub fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// The ghosts of some buckets.
+    pub fn ghosts(&self, buckets: core::ops::Range<usize>) -> impl Iterator<Item = Ghost> + '_ {
+        self.buckets[buckets].iter().flatten().filter(|line| line.word != 0).map(|line| line.ghost())
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.buckets)
+    }
+
+    /// Begins anew, in a table that suits so many residents: half as many ghosts, for [`REACH`] times as many chunks.
+    fn make(&mut self, residents: usize) {
+        let ghosts = (residents / 2 + 1).next_power_of_two().max(2 * GHOSTS_MIN) / 2;
+        self.buckets = vec![[Line::default(); WAYS]; ghosts / WAYS].into_boxed_slice();
+        self.shift = (REACH * residents).div_ceil(ghosts).next_power_of_two().trailing_zeros();
+        self.made_for = residents;
+    }
+
+    /// Bucket and fingerprint of a tag that is in the sample.
+    fn place(&self, tag: u64) -> Option<(usize, u32)> {
+        if self.buckets.is_empty() || tag == 0 {
+            return None;
+        }
+        let hash = hash(tag);
+        let sampled = hash >> 56 & ((1 << self.shift) - 1) == 0;
+        let print = (hash as u32 >> 9).max(1);
+        sampled.then(|| ((hash >> 32) as usize & (self.buckets.len() - 1), print))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_pushed_is_taken_once() {
+        let mut history = History::new();
+        assert_eq!(history.take(5), None);
+        let ghost = |stamp| Ghost { stamp, class: 63, hits: 7 };
+        assert_eq!(history.push(5, ghost(9), 100), None);
+        assert_eq!((history.take(5), history.take(5)), (Some(ghost(9)), None));
+        assert_eq!((history.push(0, ghost(9), 100), history.take(0)), (None, None), "0 is nobody's tag");
+    }
+
+    #[test]
+    fn the_oldest_makes_way_and_memory_is_bounded() {
+        let mut history = History::new();
+        for tag in 1..=1_000_000u32 {
+            history.push(u64::from(tag), Ghost { stamp: tag, class: 1, hits: 0 }, 10_000);
+        }
+        assert_eq!(history.memory_bytes(), GHOSTS_MIN * 8);
+        assert!((1..=500_000).all(|tag| history.take(tag).is_none()), "long forgotten");
+        assert!((990_000..=1_000_000).filter(|tag| history.take(*tag).is_some()).count() > 9_990);
+    }
+
+    #[test]
+    fn a_large_table_samples() {
+        let mut history = History::new();
+        for tag in 1..=1_000_000u32 {
+            history.push(u64::from(tag), Ghost { stamp: tag, class: 1, hits: 0 }, 1_000_000);
+        }
+        assert!(history.memory_bytes() <= 4_000_000, "{}", history.memory_bytes());
+        let found = (1..=1_000_000).filter(|tag| history.take(*tag).is_some()).count() as f32;
+        assert!((found * history.weight() / 1e6 - 1.0).abs() < 0.05, "{found} of weight {}", history.weight());
+    }
+}

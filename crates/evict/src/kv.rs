@@ -1,0 +1,388 @@
+//! The default policy.
+
+use alloc::vec::Vec;
+
+use crate::history::{Ghost, History};
+use crate::returns::{Returns, Watched};
+use crate::slots::{List, NIL, Slots};
+use crate::{Entry, Hint, Policy};
+
+mod class;
+mod node;
+
+use class::{ENDED, HITS_MAX, Weight, class_of, gap_of, hinted};
+use node::Node;
+
+const LISTS: usize = crate::returns::CLASSES * class::WEIGHTS;
+/// No look at all chunks looks at more than this many at a time.
+const STRIPE: usize = 1 << 15;
+
+/// The default policy for chunks of KV cache. It learns from the returns that it sees, of which class of chunk how many
+/// return after how long, and gives up the leaf of the prefix tree that is worth the least: expected returns for each
+/// step of time that it takes up room.
+///
+/// The class of a chunk is how often it was hit and how long its conversation paused before; or what the caller hinted,
+/// which is believed as far as it proved true. A sample of what was given up is remembered in a bounded table, so that
+/// what is learnt does not depend on what was kept.
+#[derive(Clone, Debug)]
+pub struct KvPolicy {
+    nodes: Slots<Node>,
+    /// One for each class and weight.
+    lists: Vec<List>,
+    /// Which of `lists` are not empty: one word for each weight.
+    filled: [u64; class::WEIGHTS],
+    /// Slots that had children when they were the coldest.
+    parked: List,
+    history: History,
+    returns: Returns,
+    weight: Weight,
+    /// Counts uses of chunks.
+    now: u32,
+    now_ms: u64,
+    learnt_at: u32,
+    stripe: usize,
+}
+
+impl KvPolicy {
+    /// A policy without slots.
+    pub fn new() -> Self {
+        KvPolicy {
+            nodes: Slots::new(),
+            lists: alloc::vec![List::EMPTY; LISTS],
+            filled: [0; class::WEIGHTS],
+            parked: List::EMPTY,
+            history: History::new(),
+            returns: Returns::new(),
+            weight: Weight::default(),
+            now: 0,
+            now_ms: 0,
+            learnt_at: 0,
+            stripe: 0,
+        }
+    }
+
+    fn age(&self, stamp: u32) -> u32 {
+        self.now.wrapping_sub(stamp)
+    }
+
+    /// Takes a slot out of the list that it is in, if any.
+    fn unlink(&mut self, slot: u32) {
+        if !self.nodes.is_listed(slot) {
+            return;
+        }
+        let node = self.nodes[slot];
+        if node.is_parked() {
+            self.nodes.unlink(&mut self.parked, slot);
+            self.nodes[slot].set_parked(false);
+            return;
+        }
+        let at = node.list();
+        self.nodes.unlink(&mut self.lists[at], slot);
+        if self.lists[at].is_empty() {
+            self.filled[at / 64] &= !(1 << (at % 64));
+        }
+    }
+
+    fn push_hottest(&mut self, slot: u32) {
+        let at = self.nodes[slot].list();
+        self.filled[at / 64] |= 1 << (at % 64);
+        self.nodes.push_hottest(&mut self.lists[at], slot);
+    }
+
+    fn push_coldest(&mut self, slot: u32) {
+        let at = self.nodes[slot].list();
+        self.filled[at / 64] |= 1 << (at % 64);
+        self.nodes.push_coldest(&mut self.lists[at], slot);
+    }
+
+    /// Makes a slot a child of `parent`, if that is tracked.
+    fn attach(&mut self, slot: u32, parent: u32) {
+        if parent != slot && self.nodes.is_tracked(parent) {
+            self.nodes[parent].kids = self.nodes[parent].kids.saturating_add(1);
+            let generation = self.nodes[parent].generation();
+            self.nodes[slot].set_parent(parent, generation);
+        }
+    }
+
+    /// Makes a slot nobody's child. A parent without children is back where it was when it was parked.
+    fn detach(&mut self, slot: u32) {
+        let Node { parent, .. } = self.nodes[slot];
+        if parent == NIL {
+            return;
+        }
+        let same = self.nodes[parent].generation() == self.nodes[slot].parent_generation();
+        self.nodes[slot].parent = NIL;
+        if !same || !self.nodes.is_tracked(parent) || self.nodes[parent].kids == u16::MAX {
+            return;
+        }
+        self.nodes[parent].kids = self.nodes[parent].kids.saturating_sub(1);
+        if self.nodes[parent].kids == 0 && self.nodes[parent].is_parked() {
+            self.unlink(parent);
+            self.push_coldest(parent);
+        }
+    }
+
+    /// Makes a slot the most recent of its class.
+    fn renew(&mut self, slot: u32, class: u8) {
+        self.unlink(slot);
+        let now = self.now;
+        let node = &mut self.nodes[slot];
+        node.set_class(class);
+        node.stamp = now;
+        if !node.is_pinned() {
+            self.push_hottest(slot);
+        }
+    }
+
+    /// Whether a touch of `n` slots only completes the saving of this one.
+    fn completes(&self, slot: u32, n: usize) -> bool {
+        let soon = (2 * n).max(self.nodes.len() / 32);
+        self.nodes[slot].is_fresh() && self.age(self.nodes[slot].stamp) as usize <= soon
+    }
+
+    /// How long the conversation of this chain paused: since its deepest chunk that is not new was used.
+    fn gap(&self, chain: &[u32]) -> u8 {
+        for slot in chain.iter().rev().filter(|slot| self.nodes.is_tracked(**slot)) {
+            let node = &self.nodes[*slot];
+            if !self.completes(*slot, chain.len()) {
+                return gap_of(self.age(node.stamp), self.nodes.len());
+            }
+            if node.hits() > 0 {
+                return class::gap(node.class());
+            }
+        }
+        class::NEW
+    }
+
+    /// Looks at a part of what is watched, and learns.
+    fn learn(&mut self) {
+        self.learnt_at = self.now;
+        let mut watched = Watched::new();
+        let share = |all: usize| (all.div_ceil(STRIPE), all.min(STRIPE));
+        let (parts, len) = share(self.nodes.end());
+        let from = self.stripe % parts.max(1) * STRIPE;
+        for slot in from..(from + len).min(self.nodes.end()) {
+            if self.nodes.is_tracked(slot as u32) {
+                let node = self.nodes[slot as u32];
+                watched.add(node.class(), self.age(node.stamp), parts as f32);
+            }
+        }
+        let (parts, len) = share(self.history.buckets());
+        let from = self.stripe % parts.max(1) * STRIPE;
+        let weight = self.history.weight() * parts as f32;
+        for ghost in self.history.ghosts(from..(from + len).min(self.history.buckets())) {
+            watched.add(ghost.class, self.age(ghost.stamp), weight);
+        }
+        self.stripe = self.stripe.wrapping_add(1);
+        let all = self.nodes.len().max(1 << 16) as f32;
+        self.returns.learn(&watched, 64.0 * all);
+    }
+
+    /// The list whose coldest slot is worth the least.
+    fn cheapest(&self) -> Option<usize> {
+        let mut best = None;
+        for (weight, filled) in self.filled.iter().enumerate() {
+            let mut left = *filled;
+            while left != 0 {
+                let class = left.trailing_zeros() as usize;
+                left &= left - 1;
+                let at = weight * 64 + class;
+                let stamp = self.nodes[self.lists[at].coldest].stamp;
+                let worth = self.returns.worth(class as u8, self.age(stamp)) * class::factor(weight);
+                let found = (worth, u32::MAX - self.age(stamp), at);
+                if best.is_none_or(|best| found < best) {
+                    best = Some(found);
+                }
+            }
+        }
+        best.map(|(_, _, at)| at)
+    }
+}
+
+impl Default for KvPolicy {
+    fn default() -> Self {
+        KvPolicy::new()
+    }
+}
+
+impl Policy for KvPolicy {
+    fn name(&self) -> &'static str {
+        "default"
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let slot = entry.slot;
+        self.now = self.now.wrapping_add(1);
+        let weight = self.weight.of(entry.cost, entry.bytes);
+        if self.nodes.is_tracked(slot) {
+            self.unlink(slot);
+            self.nodes[slot].set_weight(weight);
+            self.detach(slot);
+        } else {
+            self.enter(&entry, weight);
+        }
+        if let Some(parent) = entry.parent {
+            self.attach(slot, parent);
+        }
+        self.renew(slot, self.nodes[slot].class());
+    }
+
+    fn touch(&mut self, slot: u32) {
+        self.touch_chain(&[slot]);
+    }
+
+    fn touch_chain(&mut self, chain: &[u32]) {
+        self.now = self.now.wrapping_add(chain.len() as u32);
+        let (gap, mut hits) = (self.gap(chain), 0);
+        for (at, slot) in chain.iter().copied().enumerate().rev() {
+            if !self.nodes.is_tracked(slot) {
+                continue;
+            }
+            let node = self.nodes[slot];
+            if !self.completes(slot, chain.len()) {
+                self.returns.returned(node.class(), self.age(node.stamp), 1.0);
+                hits = hits.max((node.hits() + 1).min(HITS_MAX));
+            }
+            // What is after it in the chain was hit no more often.
+            hits = hits.max(node.hits());
+            self.nodes[slot].set_hits(hits);
+            self.nodes[slot].set_fresh(false);
+            if node.parent == NIL && at > 0 {
+                self.attach(slot, chain[at - 1]);
+            }
+            self.renew(slot, class_of(hits, gap));
+        }
+    }
+
+    fn hint(&mut self, slot: u32, hint: &Hint) {
+        if !self.nodes.is_tracked(slot) {
+            return;
+        }
+        let class = match hint.expected_return_ms {
+            Some(ms) => hinted(ms),
+            None if hint.session_ended => ENDED,
+            None => self.nodes[slot].class(),
+        };
+        self.unlink(slot);
+        self.nodes[slot].set_class(class);
+        if !self.nodes[slot].is_pinned() {
+            self.push_hottest(slot);
+        }
+    }
+
+    fn at(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+    }
+
+    fn remove(&mut self, slot: u32) {
+        if self.nodes.is_tracked(slot) {
+            self.unlink(slot);
+            self.detach(slot);
+            self.nodes[slot].orphan();
+            self.nodes.untrack(slot);
+        }
+    }
+
+    fn evict(&mut self, slot: u32, tag: u64) {
+        if !self.nodes.is_tracked(slot) {
+            return;
+        }
+        let node = self.nodes[slot];
+        let ghost = Ghost { stamp: node.stamp, class: node.class(), hits: node.hits() };
+        if let Some(gone) = self.history.push(tag, ghost, self.nodes.len()) {
+            self.returns.lost(gone.class, self.age(gone.stamp), self.history.weight());
+        }
+        self.remove(slot);
+    }
+
+    fn forget(&mut self, tag: u64) {
+        self.history.take(tag);
+    }
+
+    fn pin(&mut self, slot: u32) {
+        if self.nodes.is_tracked(slot) {
+            self.unlink(slot);
+            self.nodes[slot].set_pinned(true);
+        }
+    }
+
+    fn leave(&mut self, slot: u32) {
+        if self.nodes.is_tracked(slot) {
+            self.pin(slot);
+            self.detach(slot);
+        }
+    }
+
+    fn unpin(&mut self, slot: u32) {
+        if self.nodes.is_tracked(slot) && self.nodes[slot].is_pinned() {
+            self.nodes[slot].set_pinned(false);
+            self.renew(slot, self.nodes[slot].class());
+        }
+    }
+
+    fn victim(&mut self) -> Option<u32> {
+        let period = (self.nodes.len() / 8).max(4096) as u32;
+        if self.age(self.learnt_at) >= period {
+            self.learn();
+        }
+        while let Some(at) = self.cheapest() {
+            let slot = self.lists[at].coldest;
+            if matches!(self.nodes[slot].kids, 0 | u16::MAX) {
+                return Some(slot);
+            }
+            self.unlink(slot);
+            self.nodes[slot].set_parked(true);
+            self.nodes.push_hottest(&mut self.parked, slot);
+        }
+        // All leaves are pinned: better a hole than no room.
+        (self.parked.coldest != NIL).then_some(self.parked.coldest)
+    }
+
+    fn victim_for(&mut self, parent: Option<u32>) -> Option<u32> {
+        // What comes after the least worthy chunk of all is worth no more.
+        self.victim().filter(|victim| Some(*victim) != parent)
+    }
+
+    fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn order(&self) -> Vec<u32> {
+        let worth = |slot: u32| {
+            let node = self.nodes[slot];
+            let worth = self.returns.worth(node.class(), self.age(node.stamp)) * class::factor(node.weight());
+            (node.is_pinned(), worth, u32::MAX - self.age(node.stamp))
+        };
+        let listed = self.lists.iter().chain([&self.parked]).flat_map(|list| self.nodes.iter(*list));
+        let mut order: Vec<u32> = listed.collect();
+        order.sort_by(|a, b| worth(*a).partial_cmp(&worth(*b)).expect("worth is a number"));
+        order.extend(self.nodes.unlisted());
+        order
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let lists = self.lists.capacity() * size_of::<List>();
+        self.nodes.memory_bytes() + lists + self.history.memory_bytes() + self.returns.memory_bytes()
+    }
+}
+
+impl KvPolicy {
+    /// Tracks a slot that was not, with what is remembered of its chunk.
+    fn enter(&mut self, entry: &Entry, weight: usize) {
+        let ghost = self.history.take(entry.tag);
+        let (hits, gap) = match ghost {
+            Some(ghost) => {
+                let age = self.age(ghost.stamp);
+                self.returns.returned(ghost.class, age, self.history.weight());
+                ((ghost.hits + 1).min(HITS_MAX), gap_of(age, self.nodes.len()))
+            }
+            None => {
+                let parent = entry.parent.filter(|parent| self.nodes.is_tracked(*parent));
+                (0, parent.map_or(class::NEW, |parent| class::gap(self.nodes[parent].class())))
+            }
+        };
+        let generation = self.nodes.of_any(entry.slot).is_some_and(|node| node.generation());
+        self.nodes.track(entry.slot, Node::fresh(self.now, hits, weight, generation));
+        self.nodes[entry.slot].set_class(class_of(hits, gap));
+    }
+}
