@@ -9,10 +9,12 @@
 mod bench;
 mod dir;
 mod doctor;
+mod gen_trace;
 mod interrupt;
 mod key;
 mod out;
 mod replay;
+mod sim;
 mod space;
 mod store;
 mod usage;
@@ -37,6 +39,10 @@ struct Args {
 enum Command {
     /// Replays a request trace through host memory and files, and verifies every byte that is loaded.
     Replay(replay::Args),
+    /// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the optimum.
+    Sim(sim::Args),
+    /// Generates a request trace: chat, agents, or questions about documents.
+    GenTrace(gen_trace::Args),
     /// Measures a tier.
     Bench {
         #[command(subcommand)]
@@ -83,6 +89,8 @@ fn cannot_open(error: kvtier::core::Error) -> BadInput {
 fn main() -> ExitCode {
     let outcome = match Args::parse().command {
         Command::Replay(args) => replay::run(args),
+        Command::Sim(args) => sim::run(&args).map(|()| true),
+        Command::GenTrace(args) => gen_trace::run(&args).map(|()| true),
         Command::Bench { what } => bench::run(what).map(|()| true),
         Command::Doctor { what } => doctor::run(&what).map(|()| true),
         Command::Ls(args) => dir::ls(&args).map(|()| true),

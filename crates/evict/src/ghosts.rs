@@ -1,27 +1,36 @@
 //! What is remembered of slots that were given up.
 
+use alloc::vec;
 use alloc::vec::Vec;
-
-use hashbrown::HashTable;
 
 use crate::slots::{List, NIL, Slots};
 
-/// Tags in the order they came, each once. The oldest is forgotten first.
+/// One tag, and the next of its bucket.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ghost {
+    print: u32,
+    next: u32,
+}
+
+/// Tags in the order they came, each once; the oldest is forgotten first. 32 bits of each are told apart, in at most 20
+/// bytes a ghost.
 #[derive(Clone, Debug)]
 pub(crate) struct Ghosts {
-    tags: Slots<u64>,
-    list: List,
-    vacant: Vec<u32>,
-    by_tag: HashTable<u32>,
+    ghosts: Slots<Ghost>,
+    order: List,
+    vacant: List,
+    len: usize,
+    /// The first of each chain: a power of two of them, at least half as many as there ever were ghosts.
+    buckets: Vec<u32>,
 }
 
 impl Ghosts {
     pub fn new() -> Self {
-        Ghosts { tags: Slots::new(), list: List::EMPTY, vacant: Vec::new(), by_tag: HashTable::new() }
+        Ghosts { ghosts: Slots::new(), order: List::EMPTY, vacant: List::EMPTY, len: 0, buckets: vec![NIL] }
     }
 
     pub fn len(&self) -> usize {
-        self.tags.len()
+        self.len
     }
 
     /// Remembers a tag as the newest; 0 is nobody's tag.
@@ -30,32 +39,81 @@ impl Ghosts {
             return;
         }
         self.remove(tag);
-        let at = self.vacant.pop().unwrap_or(self.tags.len() as u32);
-        self.tags.track(at, tag);
-        self.tags.push_hottest(&mut self.list, at);
-        let tags = &self.tags;
-        self.by_tag.insert_unique(hash(tag), at, |at| hash(tags[*at]));
+        let at = self.room();
+        let print = print(tag);
+        let bucket = self.bucket(print);
+        self.ghosts[at] = Ghost { print, next: self.buckets[bucket] };
+        self.buckets[bucket] = at;
+        self.ghosts.push_hottest(&mut self.order, at);
+        self.len += 1;
     }
 
     /// Forgets a tag; whether it was there.
     pub fn remove(&mut self, tag: u64) -> bool {
-        let tags = &self.tags;
-        let Ok(found) = self.by_tag.find_entry(hash(tag), |at| tags[*at] == tag) else { return false };
-        let (at, _) = found.remove();
-        self.tags.unlink(&mut self.list, at);
-        self.tags.untrack(at);
-        self.vacant.push(at);
-        true
+        tag != 0 && self.remove_print(print(tag))
     }
 
     /// Forgets the oldest; whether there was one.
     pub fn pop(&mut self) -> bool {
-        self.list.coldest != NIL && self.remove(self.tags[self.list.coldest])
+        self.order.coldest != NIL && self.remove_print(self.ghosts[self.order.coldest].print)
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.tags.memory_bytes() + self.vacant.capacity() * size_of::<u32>() + self.by_tag.allocation_size()
+        self.ghosts.memory_bytes() + self.buckets.capacity() * size_of::<u32>()
     }
+
+    fn bucket(&self, print: u32) -> usize {
+        print as usize & (self.buckets.len() - 1)
+    }
+
+    fn remove_print(&mut self, print: u32) -> bool {
+        let bucket = self.bucket(print);
+        let (mut before, mut at) = (NIL, self.buckets[bucket]);
+        while at != NIL && self.ghosts[at].print != print {
+            (before, at) = (at, self.ghosts[at].next);
+        }
+        if at == NIL {
+            return false;
+        }
+        let next = self.ghosts[at].next;
+        match before {
+            NIL => self.buckets[bucket] = next,
+            before => self.ghosts[before].next = next,
+        }
+        self.ghosts.unlink(&mut self.order, at);
+        self.ghosts.push_hottest(&mut self.vacant, at);
+        self.len -= 1;
+        true
+    }
+
+    /// A place for one more, in no list.
+    fn room(&mut self) -> u32 {
+        if !self.vacant.is_empty() {
+            let at = self.vacant.coldest;
+            self.ghosts.unlink(&mut self.vacant, at);
+            return at;
+        }
+        if self.len >= 2 * self.buckets.len() {
+            self.spread();
+        }
+        let at = self.ghosts.len() as u32;
+        self.ghosts.track(at, Ghost::default());
+        at
+    }
+
+    /// Doubles the buckets.
+    fn spread(&mut self) {
+        self.buckets = vec![NIL; 2 * self.buckets.len()];
+        let all: Vec<u32> = self.ghosts.iter(self.order).collect();
+        for at in all {
+            let bucket = self.bucket(self.ghosts[at].print);
+            self.ghosts[at].next = core::mem::replace(&mut self.buckets[bucket], at);
+        }
+    }
+}
+
+fn print(tag: u64) -> u32 {
+    (hash(tag) >> 32) as u32
 }
 
 /// Tags may be heads of digests or small numbers: this spreads both.
@@ -75,8 +133,18 @@ mod tests {
         assert_eq!(ghosts.len(), 3);
         assert!(ghosts.pop() && !ghosts.remove(8) && ghosts.remove(7));
         assert!(ghosts.pop() && !ghosts.pop());
-        (1..3000).for_each(|tag| ghosts.push(tag));
-        (1..3000).for_each(|tag| assert!(ghosts.remove(tag)));
-        assert_eq!(ghosts.len(), 0);
+        for _ in 0..2 {
+            (1..3000).for_each(|tag| ghosts.push(tag));
+            assert_eq!(ghosts.len(), 2999);
+            (1..3000).for_each(|tag| assert!(ghosts.remove(tag)));
+            assert_eq!(ghosts.len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_ghost_takes_at_most_20_bytes() {
+        let mut ghosts = Ghosts::new();
+        (1..=(1 << 17) + 1).for_each(|tag| ghosts.push(tag));
+        assert!(ghosts.memory_bytes() <= 20 * ((1 << 17) + 1024) + 4096, "{}", ghosts.memory_bytes());
     }
 }

@@ -3,7 +3,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
 
-use crate::{Arc, Fifo, IsolatedLru, KvPolicy, Lfu, Lru, LruCompat, Mru, Noop, Policy};
+use crate::{Arc, Fifo, IsolatedLru, KvPolicy, Lfu, Lru, LruCompat, Mru, Noop, Policy, S3Fifo, Sieve, WTinyLfu};
 
 /// The policies there are, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -22,6 +22,12 @@ pub enum PolicyKind {
     Lfu,
     /// Adaptive replacement: recency against frequency, by what comes back.
     Arc,
+    /// Three queues: a small one, the main one, and who went.
+    S3Fifo,
+    /// One queue and a hand.
+    Sieve,
+    /// A window by recency before a main part by frequency.
+    WTinyLfu,
     /// One LRU for each owner; the owner with the most bytes gives first.
     IsolatedLru,
     /// Nothing is given up.
@@ -30,13 +36,16 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// Every policy.
-    pub const ALL: [PolicyKind; 8] = [
+    pub const ALL: [PolicyKind; 11] = [
         PolicyKind::Default,
         PolicyKind::Lru,
         PolicyKind::Mru,
         PolicyKind::Fifo,
         PolicyKind::Lfu,
         PolicyKind::Arc,
+        PolicyKind::S3Fifo,
+        PolicyKind::Sieve,
+        PolicyKind::WTinyLfu,
         PolicyKind::IsolatedLru,
         PolicyKind::Noop,
     ];
@@ -50,6 +59,9 @@ impl PolicyKind {
             PolicyKind::Fifo => "fifo",
             PolicyKind::Lfu => "lfu",
             PolicyKind::Arc => "arc",
+            PolicyKind::S3Fifo => "s3-fifo",
+            PolicyKind::Sieve => "sieve",
+            PolicyKind::WTinyLfu => "w-tinylfu",
             PolicyKind::IsolatedLru => "isolated-lru",
             PolicyKind::Noop => "noop",
         }
@@ -64,6 +76,9 @@ impl PolicyKind {
             PolicyKind::Fifo => Box::new(Fifo::new()),
             PolicyKind::Lfu => Box::new(Lfu::new()),
             PolicyKind::Arc => Box::new(Arc::new()),
+            PolicyKind::S3Fifo => Box::new(S3Fifo::new()),
+            PolicyKind::Sieve => Box::new(Sieve::new()),
+            PolicyKind::WTinyLfu => Box::new(WTinyLfu::new()),
             PolicyKind::IsolatedLru => Box::new(IsolatedLru::new()),
             PolicyKind::Noop => Box::new(Noop::new()),
         }

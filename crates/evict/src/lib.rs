@@ -24,7 +24,11 @@ mod noop;
 mod policy;
 mod queue;
 mod returns;
+mod s3fifo;
+mod segments;
+mod sieve;
 mod slots;
+mod wtinylfu;
 
 pub use arc::Arc;
 pub use fifo::Fifo;
@@ -37,3 +41,6 @@ pub use lru_compat::LruCompat;
 pub use mru::Mru;
 pub use noop::Noop;
 pub use policy::{Entry, Hint, Policy, SLOTS_MAX};
+pub use s3fifo::S3Fifo;
+pub use sieve::Sieve;
+pub use wtinylfu::WTinyLfu;

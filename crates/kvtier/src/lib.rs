@@ -44,6 +44,7 @@ mod stack;
 pub use host::{HostConfig, HostTier};
 pub use kvtier_core as core;
 pub use kvtier_core::{Key, Observe, Tier, TierExt};
+pub use kvtier_evict as evict;
 #[cfg(feature = "file")]
 pub use kvtier_file as file;
 pub use kvtier_key as key;

@@ -7,7 +7,7 @@ pub mod peer;
 mod report;
 mod run;
 mod timed;
-mod trace;
+pub mod trace;
 
 use std::path::PathBuf;
 

@@ -16,6 +16,10 @@ pub type Request = Vec<u64>;
 pub struct Trace {
     /// The requests.
     pub requests: Vec<Request>,
+    /// When each request came, in milliseconds since the first; 0 where the trace does not say.
+    pub times_ms: Vec<u64>,
+    /// Which conversation each request belongs to, where the trace says.
+    pub sessions: Option<Vec<u32>>,
     /// Tokens of a block.
     pub block_tokens: u32,
 }
@@ -43,11 +47,17 @@ pub fn read(path: &Path, max: usize) -> Result<Trace> {
 
 #[derive(serde::Deserialize)]
 struct Line {
+    #[serde(default)]
+    timestamp: f64,
+    #[serde(default)]
+    session: Option<u32>,
+    #[serde(default)]
+    block_tokens: Option<u32>,
     hash_ids: Vec<u64>,
 }
 
 fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Trace> {
-    let mut requests = Vec::new();
+    let (mut requests, mut times_ms, mut sessions, mut block_tokens) = (Vec::new(), Vec::new(), Vec::new(), None);
     for (n, line) in (1..).zip(file.lines()) {
         if requests.len() == max {
             break;
@@ -59,11 +69,15 @@ fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Trace> {
         let parsed: Line = serde_json::from_str(&line)
             .map_err(|e| BadInput(format!("{name}:{n}: no request: {e}; each line is an object with `hash_ids`")))?;
         requests.push(parsed.hash_ids);
+        times_ms.push(parsed.timestamp as u64);
+        sessions.extend(parsed.session);
+        block_tokens = block_tokens.or(parsed.block_tokens);
     }
     if requests.is_empty() {
         return Err(BadInput(format!("{name}: holds no request; each line is an object with `hash_ids`")).into());
     }
-    Ok(Trace { requests, block_tokens: MOONCAKE_TOKENS })
+    let sessions = (sessions.len() == requests.len()).then_some(sessions);
+    Ok(Trace { requests, times_ms, sessions, block_tokens: block_tokens.unwrap_or(MOONCAKE_TOKENS) })
 }
 
 fn binary(mut file: impl Read, max: usize) -> Result<Trace> {
@@ -78,19 +92,19 @@ fn binary(mut file: impl Read, max: usize) -> Result<Trace> {
     if count == 0 {
         return Err(BadInput("the binary trace holds no request; its first four bytes are their number".into()).into());
     }
-    let mut requests = Vec::new();
+    let (mut requests, mut times_ms, mut sessions) = (Vec::new(), Vec::new(), Vec::new());
     for number in 1..=count.min(max) {
-        // time (8 bytes), session, flags
-        for _ in 0..4 {
-            word(&mut file)?;
-        }
+        let seconds = u64::from(word(&mut file)?) | u64::from(word(&mut file)?) << 32;
+        times_ms.push((f64::from_bits(seconds) * 1000.0) as u64);
+        sessions.push(word(&mut file)?);
+        let _flags = word(&mut file)?;
         let n = word(&mut file)?;
         if n == 0 {
             return Err(BadInput(format!("request {number} of the binary trace names no block; each needs one")).into());
         }
         requests.push((0..n).map(|_| word(&mut file).map(u64::from)).collect::<Result<_>>()?);
     }
-    Ok(Trace { requests, block_tokens })
+    Ok(Trace { requests, times_ms, sessions: Some(sessions), block_tokens })
 }
 
 /// A multi-turn chat and agent workload. Sessions of 1 to 12 turns (geometric, mean about 4) share one of 8 system prompts of 2 to 16
@@ -117,17 +131,46 @@ pub fn generate(requests: usize, seed: u64) -> Trace {
             open.swap_remove(at);
         }
     }
-    Trace { requests: all, block_tokens: GENERATED_TOKENS }
+    Trace { times_ms: vec![0; all.len()], sessions: None, requests: all, block_tokens: GENERATED_TOKENS }
 }
 
 /// A small generator of good enough numbers (xorshift*), the same everywhere.
-struct Random(u64);
+#[derive(Debug)]
+pub struct Random(u64);
 
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
+    /// Numbers that this seed alone decides.
+    pub fn new(seed: u64) -> Self {
+        // Small seeds are spread first.
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        (0..8).for_each(|_| _ = random.next());
+        random
+    }
+
+    fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33
+    }
+
+    /// One of 0 to `n` - 1.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// Between 0 and 1, never 0.
+    pub fn unit(&mut self) -> f64 {
+        (self.next() + 1) as f64 / ((1u64 << 31) + 1) as f64
+    }
+
+    /// Normal with mean 0 and deviation 1.
+    pub fn normal(&mut self) -> f64 {
+        (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
+    }
+
+    /// Exponential with this mean.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * self.unit().ln()
     }
 }

@@ -1,0 +1,112 @@
+//! `kvtier gen-trace`: request traces of made-up conversations, the same for the same seed.
+
+mod workload;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use self::workload::{Shape, Workload};
+use crate::BadInput;
+
+/// What kind of conversations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// People chat: most ask once, some go on for several turns with minutes in between.
+    Chat,
+    /// Agents work: long prompts, dozens of tool calls seconds apart, now and then a person who takes minutes.
+    Agents,
+    /// Questions about documents: a common prompt, a few popular documents, one question.
+    Rag,
+}
+
+/// Generates a request trace, as JSON lines: `timestamp` (ms), `session`, `block_tokens`, `input_length`, `output_length`, `hash_ids`.
+#[derive(clap::Args, Clone)]
+pub struct Args {
+    /// What kind of conversations.
+    #[arg(value_enum)]
+    kind: Kind,
+    /// How many requests.
+    #[arg(long, default_value_t = 2000)]
+    requests: usize,
+    /// Equal seeds and parameters make equal traces.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where to (default: standard output).
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Conversations that begin in a minute; times between are exponential [default: chat 60, agents 4, rag 60].
+    #[arg(long)]
+    sessions_per_minute: Option<f64>,
+    /// Mean requests of a conversation; geometric [default: chat 2.5, agents 40, rag 1.3].
+    #[arg(long)]
+    turns: Option<f64>,
+    /// Median time between an answer and a person's next request, in seconds; lognormal, σ = 1 [default: chat 60, agents 240, rag 60].
+    #[arg(long)]
+    think_seconds: Option<f64>,
+    /// How many system prompts there are; the n-th is asked for in proportion to 1/n [default: chat 16, agents 4, rag 4].
+    #[arg(long)]
+    prompts: Option<usize>,
+    /// How many documents there are (rag only), asked for like prompts.
+    #[arg(long, default_value_t = 500)]
+    documents: usize,
+    /// Tokens of a block.
+    #[arg(long, default_value_t = 256)]
+    block_tokens: u32,
+}
+
+impl Args {
+    fn shape(&self) -> Result<Shape, BadInput> {
+        let default = Shape::of(self.kind);
+        let positive = |flag: &str, asked: Option<f64>, default: f64| match asked.unwrap_or(default) {
+            value if value.is_finite() && value > 0.0 => Ok(value),
+            value => Err(BadInput(format!("{flag} {value} is out of range; set it above 0"))),
+        };
+        let shape = Shape {
+            sessions_per_minute: positive(
+                "--sessions-per-minute",
+                self.sessions_per_minute,
+                default.sessions_per_minute,
+            )?,
+            turns: positive("--turns", self.turns, default.turns)?,
+            think_seconds: positive("--think-seconds", self.think_seconds, default.think_seconds)?,
+            prompts: self.prompts.unwrap_or(default.prompts),
+            documents: if self.kind == Kind::Rag { self.documents } else { 0 },
+            ..default
+        };
+        let counted = [("--requests", self.requests), ("--prompts", shape.prompts)];
+        let counted = counted.into_iter().chain((self.kind == Kind::Rag).then_some(("--documents", self.documents)));
+        for (flag, n) in counted.chain([("--block-tokens", self.block_tokens as usize)]) {
+            if n == 0 || n > 100_000_000 {
+                return Err(BadInput(format!("{flag} {n} is out of range; set it to 1 to 100,000,000")));
+            }
+        }
+        Ok(shape)
+    }
+}
+
+/// Writes the trace.
+pub fn run(args: &Args) -> Result<()> {
+    let shape = args.shape()?;
+    let out: Box<dyn Write> = match &args.out {
+        Some(path) => Box::new(File::create(path).with_context(|| format!("cannot write to {}", path.display()))?),
+        None => Box::new(std::io::stdout().lock()),
+    };
+    let mut out = BufWriter::new(out);
+    for request in Workload::new(shape, args.seed).take(args.requests) {
+        let tokens = |blocks: usize| blocks as u64 * u64::from(args.block_tokens);
+        let line = json!({
+            "timestamp": request.time_ms,
+            "session": request.session,
+            "block_tokens": args.block_tokens,
+            "input_length": tokens(request.blocks.len()),
+            "output_length": tokens(request.answer),
+            "hash_ids": request.blocks,
+        });
+        writeln!(out, "{line}")?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,147 @@
+//! One policy over a trace: what a tier of so many blocks would have hit.
+
+use kvtier::evict::{Entry, Policy, PolicyKind};
+
+use super::blocks::Blocks;
+use super::hints::Hints;
+
+const NOWHERE: u32 = u32::MAX;
+
+/// How a tier is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Tier {
+    /// How many blocks it holds.
+    pub capacity: usize,
+    /// When it is full, it goes down to this many.
+    pub mark: usize,
+    /// The most victims at a time.
+    pub batch: usize,
+    /// Whether the policy is told each block's place in its chain, and of each request's end. Else it sees the order of
+    /// lookups, and saves one by one.
+    pub chain_known: bool,
+}
+
+/// What was asked for and what of it was there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hits {
+    /// Blocks asked for.
+    pub asked: u64,
+    /// Blocks that were there, and all before them in their request.
+    pub prefix: u64,
+    /// Blocks that were there.
+    pub blocks: u64,
+}
+
+impl Hits {
+    pub fn prefix_ratio(&self) -> f64 {
+        self.prefix as f64 / self.asked as f64
+    }
+
+    pub fn block_ratio(&self) -> f64 {
+        self.blocks as f64 / self.asked as f64
+    }
+}
+
+struct Cache {
+    policy: Box<dyn Policy>,
+    tier: Tier,
+    slot_of: Vec<u32>,
+    block_of: Vec<u32>,
+    vacant: Vec<u32>,
+    len: usize,
+}
+
+/// Runs a trace through a tier that evicts by a policy of this kind.
+pub fn run(blocks: &Blocks, kind: PolicyKind, tier: Tier, hints: &Hints) -> Hits {
+    let mut cache = Cache {
+        policy: kind.build(),
+        tier,
+        slot_of: vec![NOWHERE; blocks.distinct()],
+        block_of: Vec::new(),
+        vacant: Vec::new(),
+        len: 0,
+    };
+    let mut hits = Hits::default();
+    for request in 0..blocks.requests() {
+        cache.policy.at(blocks.time_ms(request));
+        cache.request(blocks.chain(request), &mut hits);
+        if let Some(hint) = hints.of(request) {
+            let slots = cache.slots(blocks.chain(request));
+            slots.into_iter().for_each(|slot| cache.policy.hint(slot, &hint));
+        }
+    }
+    hits
+}
+
+impl Cache {
+    fn slots(&self, chain: &[u32]) -> Vec<u32> {
+        chain.iter().map(|block| self.slot_of[*block as usize]).filter(|slot| *slot != NOWHERE).collect()
+    }
+
+    /// Looks a chain up and holds what is there of its prefix, saves the rest, and tells that all of it was used.
+    fn request(&mut self, chain: &[u32], hits: &mut Hits) {
+        let is_there = |block: &&u32| self.slot_of[**block as usize] != NOWHERE;
+        let prefix = chain.iter().take_while(is_there).count();
+        hits.asked += chain.len() as u64;
+        hits.prefix += prefix as u64;
+        hits.blocks += chain.iter().filter(is_there).count() as u64;
+        let held = self.slots(&chain[..prefix]);
+        if !self.tier.chain_known {
+            self.policy.touch_chain(&held);
+        }
+        held.iter().for_each(|slot| self.policy.pin(*slot));
+        self.save(chain, prefix);
+        if self.tier.chain_known {
+            self.policy.touch_chain(&self.slots(chain));
+        }
+        held.iter().rev().for_each(|slot| self.policy.unpin(*slot));
+    }
+
+    /// Saves what is not there after the first `prefix` blocks, until the policy finds it not worth the room.
+    fn save(&mut self, chain: &[u32], prefix: usize) {
+        let mut parent = prefix.checked_sub(1).map(|last| self.slot_of[chain[last] as usize]);
+        for (depth, block) in (prefix as u32..).zip(&chain[prefix..]) {
+            let there = self.slot_of[*block as usize];
+            if there != NOWHERE {
+                if !self.tier.chain_known {
+                    self.policy.touch(there);
+                }
+                parent = Some(there);
+                continue;
+            }
+            if self.len >= self.tier.capacity && !self.make_room(parent) {
+                return;
+            }
+            let slot = self.fill(*block);
+            let entry = Entry::new(slot, 1).with_tag(u64::from(*block) + 1);
+            let (known, at) = if self.tier.chain_known { (parent, depth) } else { (None, 0) };
+            self.policy.insert(entry.with_chain(known, at));
+            parent = Some(slot);
+        }
+    }
+
+    fn fill(&mut self, block: u32) -> u32 {
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.block_of.push(NOWHERE);
+            self.block_of.len() as u32 - 1
+        });
+        (self.slot_of[block as usize], self.block_of[slot as usize]) = (slot, block);
+        self.len += 1;
+        slot
+    }
+
+    /// Gives up a batch, at least one; `false` if nothing can go, or should for a block after `parent`.
+    fn make_room(&mut self, parent: Option<u32>) -> bool {
+        let wanted = (self.len + 1 - self.tier.mark.min(self.tier.capacity)).clamp(1, self.tier.batch.max(1));
+        for done in 0..wanted {
+            let Some(slot) = self.policy.victim_for(parent) else { return done > 0 };
+            let block = std::mem::replace(&mut self.block_of[slot as usize], NOWHERE);
+            self.slot_of[block as usize] = NOWHERE;
+            self.policy.leave(slot);
+            self.policy.evict(slot, u64::from(block) + 1);
+            self.vacant.push(slot);
+            self.len -= 1;
+        }
+        true
+    }
+}

@@ -1,0 +1,193 @@
+//! `kvtier sim`: hit ratios of policies over a trace, without moving a byte.
+
+mod blocks;
+mod cache;
+mod hints;
+mod optimum;
+mod plot;
+mod report;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use kvtier::evict::PolicyKind;
+
+use self::blocks::Blocks;
+use self::cache::{Hits, Tier};
+use self::hints::{Given, Hints};
+use crate::BadInput;
+
+/// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the optimum.
+#[derive(clap::Args, Clone)]
+pub struct Args {
+    /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst).
+    trace: PathBuf,
+    /// `all`, or names separated by commas: default, default-unchained, lru, ..., optimum.
+    #[arg(long, default_value = "all")]
+    policy: String,
+    /// Sizes of the cache, separated by commas: shares of the trace's distinct blocks (5%), or numbers of blocks.
+    #[arg(long, default_value = "1%,5%,10%,20%,50%")]
+    sizes: String,
+    /// A full cache goes down to this share of its size; 1: every save evicts just what it needs.
+    #[arg(long, default_value_t = 1.0)]
+    mark: f64,
+    /// The most of its size that a full cache gives up at a time.
+    #[arg(long, default_value_t = 0.005)]
+    batch: f64,
+    /// Which requests come with a hint of when their conversation goes on.
+    #[arg(long, value_enum, default_value_t = Given::None)]
+    hints: Given,
+    /// Seed of what is random in hints.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Simulate only the first N requests.
+    #[arg(long)]
+    requests: Option<usize>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Draw hit ratio by size, one line a policy, into this SVG file.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Row {
+    Policy { kind: PolicyKind, chain_known: bool },
+    Optimum,
+}
+
+/// The default policy where nobody tells it the chains.
+const UNCHAINED: &str = "default-unchained";
+const OPTIMUM: &str = "optimum";
+
+impl Row {
+    fn name(self) -> &'static str {
+        match self {
+            Row::Policy { kind: PolicyKind::Default, chain_known: false } => UNCHAINED,
+            Row::Policy { kind, .. } => kind.name(),
+            Row::Optimum => OPTIMUM,
+        }
+    }
+}
+
+/// A cache size as it was asked for, and in blocks.
+#[derive(Clone, Debug)]
+struct Size {
+    text: String,
+    blocks: usize,
+}
+
+/// What one policy hit at one size.
+#[derive(Clone, Debug)]
+struct Cell {
+    row: Row,
+    size: Size,
+    hits: Hits,
+}
+
+/// Simulates and reports.
+pub fn run(args: &Args) -> Result<()> {
+    for (flag, share) in [("--mark", args.mark), ("--batch", args.batch)] {
+        if !(share > 0.0 && share <= 1.0) {
+            return Err(BadInput(format!("{flag} {share} is no share: set it above 0 and at most 1")).into());
+        }
+    }
+    let rows = rows(&args.policy)?;
+    let trace = crate::replay::trace::read(&args.trace, args.requests.unwrap_or(usize::MAX))?;
+    let blocks = Blocks::of(&trace);
+    let sizes = sizes(&args.sizes, blocks.distinct())?;
+    crate::interrupt::watch()?;
+    let cells = simulate(args, &blocks, &rows, &sizes)?;
+    if let Some(path) = &args.plot {
+        let title = args.trace.file_name().unwrap_or_default().to_string_lossy();
+        std::fs::write(path, plot::svg(&title, &cells))
+            .with_context(|| format!("cannot write the plot to {}", path.display()))?;
+    }
+    report::print(&cells, &blocks, &trace, args.json)
+}
+
+fn simulate(args: &Args, blocks: &Blocks, rows: &[Row], sizes: &[Size]) -> Result<Vec<Cell>> {
+    let hints = Hints::new(blocks, args.hints, args.seed);
+    let bar = ProgressBar::new((rows.len() * sizes.len()) as u64);
+    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} cells, {msg} (about {eta} left)")?);
+    let mut cells = Vec::new();
+    for row in rows {
+        for size in sizes {
+            if crate::interrupt::asked() {
+                return Err(crate::interrupt::Interrupted.into());
+            }
+            bar.set_message(format!("{} at {}", row.name(), size.text));
+            let hits = match *row {
+                Row::Optimum => optimum::run(blocks, size.blocks),
+                Row::Policy { kind, chain_known } => {
+                    let of = |share: f64| ((size.blocks as f64 * share) as usize).max(1);
+                    let tier = Tier { capacity: size.blocks, mark: of(args.mark), batch: of(args.batch), chain_known };
+                    cache::run(blocks, kind, tier, &hints)
+                }
+            };
+            cells.push(Cell { row: *row, size: size.clone(), hits });
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(cells)
+}
+
+fn rows(text: &str) -> Result<Vec<Row>, BadInput> {
+    let unchained = Row::Policy { kind: PolicyKind::Default, chain_known: false };
+    if text.eq_ignore_ascii_case("all") {
+        let mut rows = vec![Row::Policy { kind: PolicyKind::Default, chain_known: true }, unchained];
+        let others = PolicyKind::ALL.into_iter().filter(|kind| *kind != PolicyKind::Default);
+        rows.extend(others.map(|kind| Row::Policy { kind, chain_known: true }));
+        rows.push(Row::Optimum);
+        return Ok(rows);
+    }
+    let row = |name: &str| match name.trim() {
+        UNCHAINED => Ok(unchained),
+        OPTIMUM => Ok(Row::Optimum),
+        name => {
+            let kind = name.parse().map_err(|e| BadInput(format!("--policy: {e} {UNCHAINED} {OPTIMUM} all")))?;
+            Ok(Row::Policy { kind, chain_known: true })
+        }
+    };
+    text.split(',').map(row).collect()
+}
+
+fn sizes(text: &str, distinct: usize) -> Result<Vec<Size>, BadInput> {
+    let size = |text: &str| {
+        let text = text.trim();
+        let blocks = match text.strip_suffix('%') {
+            Some(share) => share.trim().parse::<f64>().ok().map(|share| (distinct as f64 * share / 100.0) as usize),
+            None => text.parse().ok(),
+        };
+        let blocks = blocks.filter(|blocks| (1..=u32::MAX as usize / 2).contains(blocks));
+        let blocks = blocks.ok_or_else(|| {
+            BadInput(format!(
+                "--sizes {text:?} is no size of one block or more of {distinct}; write for example 5% or 4096"
+            ))
+        })?;
+        Ok(Size { text: text.into(), blocks })
+    };
+    text.split(',').map(size).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_sizes_are_read_as_asked() {
+        let names = |text| rows(text).unwrap().into_iter().map(Row::name).collect::<Vec<_>>();
+        assert_eq!(names("lru, optimum,default-unchained"), ["lru", "optimum", "default-unchained"]);
+        assert_eq!(names("all").len(), PolicyKind::ALL.len() + 2);
+        assert!(rows("lru,lur").unwrap_err().0.contains("lur"));
+        let blocks = |text| sizes(text, 1000).map(|sizes| sizes.iter().map(|s| s.blocks).collect::<Vec<_>>());
+        assert_eq!(blocks("0.5%, 50%,7").unwrap(), [5, 500, 7]);
+        for bad in ["", "0%", "x", "-3%", "nan%"] {
+            assert!(blocks(bad).is_err(), "{bad}");
+        }
+    }
+}

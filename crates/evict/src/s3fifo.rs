@@ -1,0 +1,117 @@
+use crate::ghosts::Ghosts;
+use crate::segments::{Segments, calls_of_segments};
+use crate::{Entry, Policy};
+
+const SMALL: usize = 0;
+const MAIN: usize = 1;
+/// Hits beyond these are not told apart.
+const HITS_MAX: u8 = 3;
+
+/// Three queues: new slots pass a small one (a tenth) and reach the main one if they were hit more than once in it, or
+/// if they come back soon after they went; the main one gives those that were hit another round.
+#[derive(Clone, Debug)]
+pub struct S3Fifo {
+    /// Hits by slot.
+    queues: Segments<u8, 2>,
+    gone: Ghosts,
+}
+
+impl S3Fifo {
+    /// Empty queues.
+    pub fn new() -> Self {
+        S3Fifo { queues: Segments::new(), gone: Ghosts::new() }
+    }
+}
+
+impl Default for S3Fifo {
+    fn default() -> Self {
+        S3Fifo::new()
+    }
+}
+
+impl Policy for S3Fifo {
+    fn name(&self) -> &'static str {
+        "s3-fifo"
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        if self.queues.is_tracked(entry.slot) {
+            return self.touch(entry.slot);
+        }
+        let back = self.gone.remove(entry.tag);
+        self.queues.insert(entry.slot, if back { MAIN } else { SMALL }, 0);
+    }
+
+    fn touch(&mut self, slot: u32) {
+        if self.queues.is_tracked(slot) {
+            let hits = self.queues.of(slot);
+            *hits = (*hits + 1).min(HITS_MAX);
+        }
+    }
+
+    fn remove(&mut self, slot: u32) {
+        if self.queues.is_tracked(slot) {
+            self.queues.remove(slot);
+        }
+    }
+
+    fn evict(&mut self, slot: u32, tag: u64) {
+        if !self.queues.is_tracked(slot) {
+            return;
+        }
+        if self.queues.list_of(slot) == SMALL {
+            self.gone.push(tag);
+        }
+        self.queues.remove(slot);
+        while self.gone.len() > self.queues.len().max(1) {
+            self.gone.pop();
+        }
+    }
+
+    fn forget(&mut self, tag: u64) {
+        self.gone.remove(tag);
+    }
+
+    fn victim(&mut self) -> Option<u32> {
+        loop {
+            let from_small = self.queues.len_of(SMALL) * 10 >= self.queues.len() || self.queues.len_of(MAIN) == 0;
+            let first = self.queues.coldest(if from_small { SMALL } else { MAIN });
+            let slot = first.or_else(|| self.queues.coldest(MAIN)).or_else(|| self.queues.coldest(SMALL))?;
+            let hits = *self.queues.of(slot);
+            match self.queues.list_of(slot) {
+                SMALL if hits > 1 => {
+                    *self.queues.of(slot) = 0;
+                    self.queues.renew(slot, MAIN);
+                }
+                MAIN if hits > 0 => {
+                    *self.queues.of(slot) = hits - 1;
+                    self.queues.renew(slot, MAIN);
+                }
+                _ => return Some(slot),
+            }
+        }
+    }
+
+    calls_of_segments!(queues);
+
+    fn memory_bytes(&self) -> usize {
+        self.queues.memory_bytes() + self.gone.memory_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_hit_wonders_leave_by_the_small_queue_and_who_comes_back_is_in_the_main_one() {
+        let mut policy = S3Fifo::new();
+        (0..10).for_each(|slot| policy.insert(Entry::new(slot, 1).with_tag(u64::from(slot) + 1)));
+        (0..2).for_each(|_| policy.touch(0));
+        assert_eq!(policy.victim(), Some(1), "0 was hit and moved on");
+        policy.evict(1, 2);
+        policy.insert(Entry::new(1, 1).with_tag(2));
+        assert_eq!((policy.queues.list_of(0), policy.queues.list_of(1)), (MAIN, MAIN));
+        assert_eq!(policy.victim(), Some(2));
+    }
+}
