@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;
+mod config;
 mod dir;
 mod doctor;
 mod gen_trace;
@@ -53,6 +54,11 @@ enum Command {
         #[command(subcommand)]
         what: doctor::What,
     },
+    /// Says what a configuration means, ours or LMCache's.
+    Config {
+        #[command(subcommand)]
+        what: config::What,
+    },
     /// Lists the chunks of a directory: digest and bytes of payload.
     Ls(dir::LsArgs),
     /// Sums a directory up: chunks, bytes, who has it open, what failed a check.
@@ -93,6 +99,7 @@ fn main() -> ExitCode {
         Command::GenTrace(args) => gen_trace::run(&args).map(|()| true),
         Command::Bench { what } => bench::run(what).map(|()| true),
         Command::Doctor { what } => doctor::run(&what).map(|()| true),
+        Command::Config { what } => config::run(&what),
         Command::Ls(args) => dir::ls(&args).map(|()| true),
         Command::Stat(args) => dir::stat(&args).map(|()| true),
         Command::Verify(args) => dir::verify(&args),

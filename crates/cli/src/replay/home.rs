@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use kvtier::config::{Config, TierSpec};
+use kvtier::config::{Config, Reading, TierSpec};
 use tempfile::TempDir;
 
 use super::{Args, size};
@@ -44,10 +44,9 @@ impl Home {
 
     pub fn config(&self, args: &Args) -> Result<Config> {
         if let Some(file) = &args.config {
-            let name = file.display();
-            let text = std::fs::read_to_string(file)
-                .map_err(|e| BadInput(format!("cannot read the configuration {name}: {e}; check the path")))?;
-            let mut config = Config::from_json(&text, &name.to_string())?;
+            let read = Reading::new().file(file).map_err(crate::cannot_open)?;
+            read.notes.iter().for_each(|note| eprintln!("kvtier: {note}"));
+            let mut config = read.config;
             for tier in &mut config.tiers {
                 if let TierSpec::File(spec) = tier {
                     spec.shrink |= args.shrink;

@@ -24,7 +24,7 @@ use crate::BadInput;
 pub struct Args {
     /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst). Without it, a generated chat and agent workload.
     trace: Option<PathBuf>,
-    /// The tiers as JSON: {"tiers":[{"type":"host","bytes":"512MiB"},{"type":"file","path":"DIR","bytes":"2GiB"}]}.
+    /// The tiers, in any form that `kvtier config check` takes: {"tiers":[{"type":"host","bytes":"512MiB"},{"type":"file","path":"DIR","bytes":"2GiB"}]}.
     #[arg(long)]
     config: Option<PathBuf>,
     /// Bytes of a block (default: 256KiB, or with --model that model's true size).

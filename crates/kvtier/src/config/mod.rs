@@ -5,12 +5,14 @@
 //! ```
 
 mod adapter;
+mod describe;
 #[cfg(feature = "file")]
 mod file;
 pub mod keys;
 pub mod lmcache;
 mod native;
 mod near;
+mod read;
 mod s3;
 mod tiers;
 mod value;
@@ -19,6 +21,7 @@ mod yaml;
 pub use adapter::{Adapter, Field};
 #[cfg(feature = "file")]
 pub use file::{Capacity, FileSpec};
+pub use read::{Form, Read, Reading};
 #[cfg(feature = "s3")]
 pub use s3::S3Spec;
 pub use tiers::{Config, Opened, TierSpec};

@@ -140,6 +140,11 @@ pub fn named(name: &str) -> Vec<&'static Key> {
     all().filter(|key| key.name == name).collect()
 }
 
+/// The setting whose name is nearest to `name`, if one is near enough to be meant.
+pub fn nearest(name: &str) -> Option<&'static str> {
+    super::near::nearest(name, all().map(|key| key.name))
+}
+
 /// What a setting of an earlier LMCache is called now.
 pub fn old_name(name: &str) -> Option<&'static str> {
     let pair = engine::OLD.iter().find(|(old, _)| *old == name);

@@ -14,7 +14,7 @@ use crate::config::{Config, TierSpec};
 pub struct Planned {
     /// The tiers, fastest first.
     pub config: Config,
-    /// What became of each setting that somebody set.
+    /// What became of each setting, those that nobody set included.
     pub findings: Vec<Finding>,
 }
 
@@ -120,9 +120,8 @@ impl LmcacheConfig {
     }
 
     fn findings(&self) -> Vec<Finding> {
-        let set = self.settings.iter().filter(|setting| setting.source != Source::Default);
         let mut all = Vec::new();
-        for setting in set {
+        for setting in &self.settings {
             if let (Role::Extra, Some(map)) = (setting.key.role, setting.value.as_map()) {
                 all.extend(map.iter().map(|(name, value)| self.extra_finding(name, value, &setting.source)));
                 continue;

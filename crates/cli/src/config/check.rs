@@ -1,0 +1,108 @@
+use std::path::PathBuf;
+
+use anyhow::Result;
+use kvtier::config::lmcache::{Finding, Source};
+use kvtier::config::{Read, Reading, Value};
+use serde_json::{Map, Value as Json, json};
+
+use crate::BadInput;
+
+/// `kvtier config check`.
+#[derive(clap::Args)]
+pub struct CheckArgs {
+    /// The file: ours (JSON, YAML or TOML with `tiers`), LMCache's YAML, or a list of `--l2-adapter` objects. Without it
+    /// `LMCACHE_CONFIG_FILE`, or the environment alone.
+    file: Option<PathBuf>,
+    /// A `--l2-adapter` object as LMCache's server takes it, instead of a file; several in their order.
+    #[arg(long, value_name = "JSON", conflicts_with = "file")]
+    l2_adapter: Vec<String>,
+    /// Take bad values as LMCache takes them: as not set, with a warning.
+    #[arg(long)]
+    lenient: bool,
+    /// A setting of LMCache's that outranks file and environment.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// The number of the GPU on its machine: of several directories each has its own.
+    #[arg(long, default_value_t = 0)]
+    device: usize,
+    /// Print every setting, those at their defaults too.
+    #[arg(long)]
+    all: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads and prints; answers whether the configuration holds.
+pub fn run(args: &CheckArgs) -> Result<bool> {
+    let mut reading = Reading::new();
+    (reading.lenient, reading.device) = (args.lenient, args.device);
+    for pair in &args.set {
+        let (key, value) = pair.split_once('=').ok_or_else(|| BadInput(format!("--set {pair:?}: write KEY=VALUE")))?;
+        reading.overrides.push((key.to_owned(), Value::Text(value.to_owned())));
+    }
+    let read = match (&args.file, args.l2_adapter.as_slice()) {
+        (Some(path), _) => reading.file(path),
+        (None, []) => reading.environment(),
+        (None, adapters) => reading.adapters(adapters),
+    };
+    match read {
+        Ok(read) if args.json => crate::out::line(&as_json(&read, args.all).to_string()).map(|()| true),
+        Ok(read) => print(&read, args.all).map(|()| true),
+        Err(e) => {
+            if args.json {
+                let kind = format!("{:?}", e.kind()).to_lowercase();
+                crate::out::line(&json!({ "error": e.to_string(), "kind": kind }).to_string())?;
+            }
+            Err(crate::cannot_open(e).into())
+        }
+    }
+}
+
+/// The settings worth showing: those that somebody set, and with `all` the defaults.
+fn shown(read: &Read, all: bool) -> impl Iterator<Item = &Finding> {
+    read.settings.iter().filter(move |setting| all || setting.source != Source::Default)
+}
+
+fn as_json(read: &Read, all: bool) -> Json {
+    let setting = |s: &Finding| json!({ "key": s.key, "value": s.value.to_json(), "source": s.source.to_string(), "used": s.used, "why": s.why });
+    let tier = |facts: Vec<(&str, String)>| {
+        let map: Map<String, Json> =
+            facts.into_iter().map(|(name, value)| (name.replace(' ', "_"), value.into())).collect();
+        Json::Object(map)
+    };
+    json!({
+        "form": read.form.to_string(),
+        "settings": shown(read, all).map(setting).collect::<Vec<_>>(),
+        "warnings": read.notes,
+        "tiers": read.config.tiers.iter().map(|spec| tier(spec.facts())).collect::<Vec<_>>(),
+    })
+}
+
+fn print(read: &Read, all: bool) -> Result<()> {
+    let form = match read.form.to_string().as_str() {
+        "native" => "kvtier's own".to_owned(),
+        "lmcache" => "LMCache's".to_owned(),
+        other => format!("LMCache's --{other}"),
+    };
+    crate::out::line(&format!("form: {form}"))?;
+    let (used, idle): (Vec<&Finding>, Vec<&Finding>) = shown(read, all).partition(|setting| setting.used);
+    section("in force", &used, |s| format!("{} = {}  ({})", s.key, s.value, s.source))?;
+    section("without effect on the tiers", &idle, |s| format!("{} = {}  ({}): {}", s.key, s.value, s.source, s.why))?;
+    section("warnings", &read.notes, Clone::clone)?;
+    crate::out::line("\ntiers, fastest first:")?;
+    for (at, spec) in read.config.tiers.iter().enumerate() {
+        let facts: Vec<String> = spec.facts().iter().skip(1).map(|(name, value)| format!("{name} {value}")).collect();
+        let kind = spec.facts().first().map_or(String::new(), |(_, kind)| kind.clone());
+        crate::out::line(&format!("  {}. {kind}: {}", at + 1, facts.join(", ")))?;
+    }
+    Ok(())
+}
+
+fn section<T>(title: &str, all: &[T], line: impl Fn(&T) -> String) -> Result<()> {
+    if all.is_empty() {
+        return Ok(());
+    }
+    crate::out::line(&format!("\n{title}:"))?;
+    all.iter().try_for_each(|one| crate::out::line(&format!("  {}", line(one))))
+}

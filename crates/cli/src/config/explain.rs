@@ -1,0 +1,57 @@
+use anyhow::Result;
+use kvtier::config::keys::{self, Key};
+use serde_json::json;
+
+use crate::BadInput;
+
+/// `kvtier config explain`.
+#[derive(clap::Args)]
+pub struct ExplainArgs {
+    /// The setting's name, also an older one, or its variable.
+    key: String,
+    /// Print one JSON object a place where it stands.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Explains a setting wherever it stands.
+pub fn run(args: &ExplainArgs) -> Result<()> {
+    let found = keys::named(&args.key);
+    if found.is_empty() {
+        let hint = keys::nearest(&args.key).map_or(String::new(), |name| format!("; did you mean {name:?}?"));
+        return Err(BadInput(format!("no setting is called {:?}{hint}", args.key)).into());
+    }
+    for key in found {
+        let old = (key.name != args.key).then(|| keys::old_name(&args.key)).flatten().map(|_| args.key.as_str());
+        if args.json { as_json(key, old)? } else { print(key, old)? }
+    }
+    Ok(())
+}
+
+fn default(key: &Key) -> &str {
+    match key.default {
+        "" => "required",
+        "null" => "none",
+        text => text,
+    }
+}
+
+fn as_json(key: &Key, old: Option<&str>) -> Result<()> {
+    let all = json!({
+        "key": key.name, "old_name": old, "where": key.form.to_string(), "takes": key.kind.takes(), "default": default(key),
+        "here": key.role.says(), "meaning": key.what,
+    });
+    crate::out::line(&all.to_string())
+}
+
+fn print(key: &Key, old: Option<&str>) -> Result<()> {
+    let old = old.map_or(String::new(), |old| format!(" (formerly {old})"));
+    let lines = [
+        format!("{}{old}, in {}", key.name, key.form),
+        format!("  meaning  {}", key.what),
+        format!("  takes    {}", key.kind.takes()),
+        format!("  default  {}", default(key)),
+        format!("  here     {}", key.role.says()),
+    ];
+    lines.iter().try_for_each(|line| crate::out::line(line))
+}

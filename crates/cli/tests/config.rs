@@ -1,0 +1,111 @@
+//! `kvtier config`: what is in force, what is ignored and why, the tiers; no secret in any of it.
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn kvtier(args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+    for name in ["LMCACHE_CONFIG_FILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"] {
+        command.env_remove(name);
+    }
+    command.args(args).envs(env.iter().copied()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    (dir, path.display().to_string())
+}
+
+const BUCKET: &str = "local_cpu: true\nmax_local_cpu_size: 0.5\nenable_async_loading: true\nremote_url: \"s3://your-bucket-name\"\n\
+    remote_serde: naive\nblocking_timeout_secs: 10\nchunk_sise: 3\nextra_config:\n  s3_region: us-east-1\n  s3_num_io_threads: 64\n  \
+    s3_max_inflight_reqs: 12\n  aws_access_key_id: AKIDVISIBLE\n  aws_secret_access_key: TOPSECRET\n";
+
+#[test]
+fn check_prints_values_sources_reasons_and_tiers_but_no_secret() {
+    let (_dir, path) = file("lmcache.yaml", BUCKET);
+    let out = kvtier(&["config", "check", &path], &[("LMCACHE_MAX_LOCAL_CPU_SIZE", "0.25")]);
+    let said = text(&out.stdout);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    for part in [
+        "form: LMCache's",
+        "max_local_cpu_size = 0.25  (LMCACHE_MAX_LOCAL_CPU_SIZE)",
+        "enable_async_loading = true",
+        "loads never block here",
+        "did you mean \"chunk_size\"?",
+        "1. host: name host, cap 256 MiB",
+        "2. s3: name s3, cap none",
+        "layout lmcache",
+        "requests at once 12",
+        "deadline 10 s",
+        "signed by the configuration",
+        "aws_secret_access_key = \"***\"",
+    ] {
+        assert!(said.contains(part), "no {part:?} in\n{said}");
+    }
+    assert!(!said.contains("TOPSECRET") && !said.contains("AKIDVISIBLE"), "{said}");
+}
+
+#[test]
+fn check_answers_in_json_and_with_exit_code_2() {
+    let (_dir, path) = file("lmcache.yaml", BUCKET);
+    let out = kvtier(&["config", "check", &path, "--json"], &[]);
+    let all: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((&all["form"], &all["tiers"][1]["layout"]), (&"lmcache".into(), &"lmcache".into()));
+    assert!(!text(&out.stdout).contains("TOPSECRET"));
+    let (_dir, path) = file("bad.yaml", "chunk_size: abc\nlocal_cpu: maybe\n");
+    let out = kvtier(&["config", "check", &path, "--json"], &[]);
+    let all: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((out.status.code(), &all["kind"]), (Some(2), &"invalid".into()));
+    let said = all["error"].as_str().unwrap();
+    assert!(
+        said.contains("chunk_size")
+            && said.contains("abc")
+            && said.contains("whole number")
+            && said.contains("local_cpu"),
+        "{said}"
+    );
+    assert!(kvtier(&["config", "check", &path, "--lenient", "--set", "local_cpu=true"], &[]).status.success());
+    let (_dir, path) = file("serde.yaml", "remote_url: s3://b\nremote_serde: cachegen\n");
+    let out = kvtier(&["config", "check", &path], &[]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(text(&out.stderr).contains("remote_serde = \"cachegen\""), "{}", text(&out.stderr));
+}
+
+#[test]
+fn check_takes_adapters_and_our_own_forms() {
+    let adapter = r#"{"type":"s3","s3_endpoint":"s3://my-bucket","s3_region":"us-east-1","max_capacity_gb":500,"eviction":{"eviction_policy":"LRU","trigger_watermark":0.85}}"#;
+    let out =
+        kvtier(&["config", "check", "--l2-adapter", adapter, "--l2-adapter", r#"{"type":"fs","base_path":"/x"}"#], &[]);
+    let said = text(&out.stdout);
+    assert!(
+        said.contains("layout lmcache-mp") && said.contains("cap 500 GiB") && said.contains("down to 0.85"),
+        "{said}"
+    );
+    assert!(said.contains("2. file") && said.contains("path /x"), "{said}");
+    let (_dir, path) =
+        file("kv.toml", "[[tiers]]\ntype = 's3'\nbucket = 'b'\ns3_region = 'eu-central-1'\nprefix = 'kv'\n");
+    let said = text(&kvtier(&["config", "check", &path], &[]).stdout);
+    assert!(
+        said.contains("form: kvtier's own") && said.contains("layout kvtier") && said.contains("b.s3.eu-central-1"),
+        "{said}"
+    );
+}
+
+#[test]
+fn explain_knows_old_names_and_near_ones() {
+    let said = text(&kvtier(&["config", "explain", "cufile_buffer_size"], &[]).stdout);
+    assert!(said.contains("gds_buffer_size (formerly cufile_buffer_size)"), "{said}");
+    let said = text(&kvtier(&["config", "explain", "s3_num_io_threads"], &[]).stdout);
+    assert!(said.contains("in extra_config") && said.contains("in tier s3"), "{said}");
+    let out = kvtier(&["config", "explain", "cache_polizy", "--json"], &[]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(text(&out.stderr).contains("cache_policy"));
+}

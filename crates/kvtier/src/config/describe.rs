@@ -1,0 +1,69 @@
+//! What a tier is, for people and programs.
+
+use super::TierSpec;
+use crate::bytes::format;
+
+impl TierSpec {
+    /// What the tier is, fact by fact: `type`, `name`, `cap`, and what its type has besides. No secret is among them.
+    pub fn facts(&self) -> Vec<(&'static str, String)> {
+        match self {
+            TierSpec::Host { bytes, name } => {
+                vec![
+                    ("type", "host".into()),
+                    ("name", name.clone().unwrap_or_else(|| "host".into())),
+                    ("cap", format(*bytes)),
+                ]
+            }
+            #[cfg(feature = "file")]
+            TierSpec::File(spec) => file(spec),
+            #[cfg(feature = "s3")]
+            TierSpec::S3(spec) => s3(spec),
+        }
+    }
+}
+
+#[cfg(feature = "file")]
+fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
+    use super::Capacity;
+    let cap = match spec.bytes {
+        Capacity::Bytes(bytes) => format(bytes),
+        Capacity::Share(share) => format!("{} % of the file system", share * 100.0),
+    };
+    vec![
+        ("type", "file".into()),
+        ("name", spec.name.clone().unwrap_or_else(|| "file".into())),
+        ("cap", cap),
+        ("path", spec.path.display().to_string()),
+        ("layout", spec.layout.unwrap_or_default().to_string()),
+        ("verify", format!("{:?}", spec.verify.unwrap_or_default()).to_lowercase()),
+    ]
+}
+
+#[cfg(feature = "s3")]
+fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
+    let endpoint = spec.resolve();
+    let (at, provider, region) = match &endpoint {
+        Ok(endpoint) => (endpoint.to_string(), endpoint.provider().name().to_owned(), endpoint.region().to_owned()),
+        Err(e) => (format!("unresolved: {e}"), String::new(), String::new()),
+    };
+    let signs = if spec.credentials.is_some() { "the configuration" } else { "the environment, profiles or roles" };
+    let eviction = spec
+        .capacity_bytes
+        .map(|_| format!("down to {} of the cap, at most {} at once", spec.high_mark, spec.batch_max));
+    vec![
+        ("type", "s3".into()),
+        ("name", spec.name.clone()),
+        ("cap", spec.capacity_bytes.map_or_else(|| "none".into(), format)),
+        ("eviction", eviction.unwrap_or_else(|| "none".into())),
+        ("endpoint", at),
+        ("provider", provider),
+        ("region", region),
+        ("prefix", spec.prefix.clone()),
+        ("layout", spec.layout.to_string()),
+        ("verify", format!("{:?}", spec.verify).to_lowercase()),
+        ("requests at once", spec.requests_max.to_string()),
+        ("deadline", format!("{} s", spec.deadline.as_secs())),
+        ("http2", if spec.http2 { "where the server chooses it" } else { "off" }.into()),
+        ("signed by", signs.into()),
+    ]
+}

@@ -1,0 +1,210 @@
+//! A configuration of any form.
+
+use std::fmt;
+use std::path::Path;
+
+use kvtier_core::{Error, ErrorKind};
+
+use super::adapter::{Adapter, Rules};
+use super::keys::{self, Form as Place, Role};
+use super::lmcache::{Finding, Inputs, LmcacheConfig, Source};
+use super::value::{Value, is_secret};
+use super::{Config, native, yaml};
+
+/// Whose form a configuration has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Form {
+    /// Ours: `tiers`.
+    Native,
+    /// LMCache's file and environment.
+    Lmcache,
+    /// A list of the objects of LMCache's `--l2-adapter`.
+    Adapters,
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Form::Native => "native",
+            Form::Lmcache => "lmcache",
+            Form::Adapters => "l2-adapter",
+        })
+    }
+}
+
+/// How to read.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Reading {
+    /// Whether bad values are taken as LMCache takes them.
+    pub lenient: bool,
+    /// The number of the GPU on its machine: LMCache gives each its own of several directories.
+    pub device: usize,
+    /// Settings of LMCache's that outrank file and environment.
+    pub overrides: Vec<(String, Value)>,
+}
+
+/// A configuration, read: what is in force, who said so, and the tiers that come of it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Read {
+    /// Whose form it had.
+    pub form: Form,
+    /// The tiers.
+    pub config: Config,
+    /// Every setting, those that nobody set included.
+    pub settings: Vec<Finding>,
+    /// Warnings.
+    pub notes: Vec<String>,
+}
+
+impl Reading {
+    /// All strict, the first GPU, no overrides.
+    pub fn new() -> Self {
+        Reading::default()
+    }
+
+    /// Reads a file: in the native form if it has `tiers`, as adapters if it is a list, else as LMCache's with the environment over it.
+    pub fn file(&self, path: &Path) -> Result<Read, Error> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            Error::new(ErrorKind::Invalid, format!("cannot read the configuration {name}; check the path"))
+                .with_source(e)
+        })?;
+        match looks(&text, &name) {
+            Form::Native => self.native(&text, &name),
+            Form::Adapters => self.adapters_of(&native::text(&text, &name)?, &name),
+            Form::Lmcache => self.lmcache(Inputs::found(Some(path))?),
+        }
+    }
+
+    /// Reads what LMCache itself would find: `LMCACHE_CONFIG_FILE` and the environment.
+    pub fn environment(&self) -> Result<Read, Error> {
+        self.lmcache(Inputs::found(None)?)
+    }
+
+    /// Reads the objects of `--l2-adapter` arguments.
+    pub fn adapters(&self, arguments: &[String]) -> Result<Read, Error> {
+        self.adapted(Adapter::list(arguments, self.lenient)?)
+    }
+
+    /// Reads LMCache's settings from these inputs.
+    pub fn lmcache(&self, inputs: Inputs) -> Result<Read, Error> {
+        let mut inputs = inputs.with_lenient(self.lenient);
+        for (name, value) in &self.overrides {
+            inputs = inputs.with_override(name, value.clone());
+        }
+        let config = LmcacheConfig::read(&inputs)?;
+        let planned = config.stack(self.device)?;
+        let notes = config.notes().iter().map(ToString::to_string).collect();
+        Ok(Read { form: Form::Lmcache, config: planned.config, settings: planned.findings, notes })
+    }
+
+    fn native(&self, text: &str, name: &str) -> Result<Read, Error> {
+        let value = native::text(text, name)?;
+        let config = native::config(&value, name)?;
+        let tiers = value.field("tiers").and_then(Value::as_list).unwrap_or_default();
+        let settings = tiers.iter().enumerate().flat_map(|(at, tier)| {
+            let kind = tier.field("type").and_then(Value::as_text).unwrap_or_default();
+            findings(kind, tier, &format!("tiers[{at}]"), name)
+        });
+        Ok(Read { form: Form::Native, config, settings: settings.collect(), notes: Vec::new() })
+    }
+
+    fn adapters_of(&self, value: &Value, name: &str) -> Result<Read, Error> {
+        let rules = Rules::Lmcache { lenient: self.lenient };
+        let list = value.as_list().unwrap_or_default().iter().enumerate();
+        let list = list.map(|(at, object)| Adapter::read(object, &format!("{name} #{}", at + 1), rules));
+        self.adapted(list.collect::<Result<_, _>>()?)
+    }
+
+    fn adapted(&self, adapters: Vec<Adapter>) -> Result<Read, Error> {
+        let (mut config, mut settings, mut notes) = (Config::new(), Vec::new(), Vec::new());
+        for adapter in &adapters {
+            config.tiers.extend(adapter.tiers()?);
+            let given =
+                adapter.fields().iter().map(|field| (field.key.name.to_owned(), field.value.clone(), field.given));
+            let object =
+                Value::Map(given.filter(|(_, _, given)| *given).map(|(name, value, _)| (name, value)).collect());
+            settings.extend(findings(adapter.kind(), &object, adapter.kind(), adapter.place()));
+            notes.extend(adapter.notes().into_iter().map(|note| format!("{}: {note}", adapter.place())));
+        }
+        if config.tiers.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "no adapter, and so no tier; give at least one"));
+        }
+        Ok(Read { form: Form::Adapters, config, settings, notes })
+    }
+}
+
+/// What form a text looks like. What cannot be read at all is LMCache's, whose reader says why.
+fn looks(text: &str, name: &str) -> Form {
+    let value =
+        if name.ends_with(".toml") { native::text(text, name).ok() } else { yaml::parse(text).ok().map(|d| d.value) };
+    match value {
+        Some(Value::List(_)) => Form::Adapters,
+        Some(value) if value.field("tiers").is_some() => Form::Native,
+        _ if name.ends_with(".toml") => Form::Native,
+        _ => Form::Lmcache,
+    }
+}
+
+/// The settings of one tier: those written and those left out.
+fn findings(kind: &str, object: &Value, at: &str, source: &str) -> Vec<Finding> {
+    let own = keys::all().filter(|key| match key.form {
+        Place::Of(other) => other == kind,
+        Place::Adapter => !matches!(kind, "host" | "file"),
+        _ => false,
+    });
+    own.map(|key| {
+        let given = object.field(key.name).or_else(|| object.field("capacity").filter(|_| key.name == "bytes"));
+        let hidden = given.is_some_and(|value| is_secret(key.name) && !value.is_null());
+        let why = match key.role {
+            Role::Used | Role::Extra | Role::Plugin => key.what.to_owned(),
+            Role::Engine => format!("LMCache's own: {}", key.what),
+            _ => format!("no effect: {}", key.what),
+        };
+        Finding {
+            key: format!("{at}.{}", key.name),
+            value: if hidden { Value::Text("***".into()) } else { given.map_or_else(|| fallback(key), Value::masked) },
+            source: if given.is_some() { Source::File(source.into()) } else { Source::Default },
+            used: key.role == Role::Used,
+            why,
+        }
+    })
+    .collect()
+}
+
+fn fallback(key: &keys::Key) -> Value {
+    match key.default {
+        "null" | "" => Value::Null,
+        text => serde_json::from_str::<serde_json::Value>(text).map_or_else(|_| Value::Text(text.into()), Value::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str, text: &str) -> Read {
+        let dir = std::env::temp_dir().join(format!("kvtier-read-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join(name);
+        std::fs::write(&path, text).unwrap();
+        let read = Reading::new().file(&path);
+        std::fs::remove_dir_all(&dir).unwrap();
+        read.unwrap()
+    }
+
+    #[test]
+    fn a_file_says_whose_form_it_has() {
+        let native = read("a.json", r#"{"tiers":[{"type":"host","bytes":"1MiB"}]}"#);
+        assert_eq!((native.form, native.config.tiers.len()), (Form::Native, 1));
+        assert!(native.settings.iter().any(|s| s.key == "tiers[0].bytes" && s.source != Source::Default));
+        assert_eq!(read("b.toml", "[[tiers]]\ntype = 'host'\nbytes = 4096\n").form, Form::Native);
+        assert_eq!(read("c.yaml", "tiers: [{type: host, bytes: 1MiB}]").form, Form::Native);
+        assert_eq!(read("d.yaml", "max_local_cpu_size: 0.5\n").form, Form::Lmcache);
+        #[cfg(feature = "file")]
+        assert_eq!(read("e.json", r#"[{"type":"fs","base_path":"/x"}]"#).form, Form::Adapters);
+    }
+}
