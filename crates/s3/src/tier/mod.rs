@@ -247,9 +247,11 @@ impl Observe for S3Tier {
     }
 
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
-        let page = self.shared.books().index.keys_page(kvtier_index::Cursor::from_u32(from.0 as u32), max);
+        let books = self.shared.books();
+        let page = books.index.keys_page(kvtier_index::Cursor::from_u32(from.0 as u32), max);
+        let good = page.chunks.iter().filter(|chunk| !books.index.is_suspect(&chunk.digest));
         KeyPage {
-            keys: page.chunks.iter().map(|c| KeyInfo { key: c.digest, len: c.len }).collect(),
+            keys: good.map(|c| KeyInfo { key: c.digest, len: c.len }).collect(),
             next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),
         }
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use kvtier_core::{Error, ErrorKind, Key, Save, Saved, ShedReason, Slot};
 use kvtier_key::{BlockSums, Digest, Facts};
 use kvtier_mem::View;
+use tokio::sync::Semaphore;
 
 use super::TierConfig;
 use super::counters::add;
@@ -17,6 +18,8 @@ use crate::{Checksum, Client, Conditional, Put, Stored};
 
 /// How long a save whose outcome is unknown is looked for.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
+/// How many are looked for at a time; a listing finds the others.
+const SETTLES_MAX: usize = 64;
 
 /// How chunks move.
 #[derive(Debug)]
@@ -30,6 +33,7 @@ pub struct Manner {
     pub part_bytes: usize,
     pub parts_max: usize,
     pub room_wait_max: Duration,
+    settles: Semaphore,
 }
 
 impl Manner {
@@ -43,6 +47,7 @@ impl Manner {
             part_bytes: config.part_bytes,
             parts_max: config.parts_max,
             room_wait_max: config.room_wait_max,
+            settles: Semaphore::new(SETTLES_MAX),
         }
     }
 }
@@ -67,7 +72,9 @@ pub async fn save(shared: Arc<Shared>, op: Save, slot: Slot<Save, Saved>) {
     let unsettled = result.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::Timeout | ErrorKind::Io));
     let key = unsettled.then(|| op.key.clone()).filter(|key| shared.known(key.digest()).is_none());
     slot.finish(op, result);
-    if let Some(key) = key {
+    if let Some(key) = key
+        && let Ok(_one) = shared.manner.settles.try_acquire()
+    {
         drop(head(&shared, &key, Instant::now() + SETTLE_MAX).await);
     }
 }

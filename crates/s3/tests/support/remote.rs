@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use kvtier_s3::{Client, Place, Trust};
+use kvtier_s3::{Client, Config, Place, Trust};
 use kvtier_testkit::s3::Server;
 
 use super::front::Front;
@@ -38,12 +38,16 @@ impl Remote {
     }
 
     pub fn client(&self, tls: bool) -> Client {
+        Client::new(self.config(tls))
+    }
+
+    pub fn config(&self, tls: bool) -> Config {
         let url = if tls { &self.tls } else { &self.plain };
         let mut config = config_of(Place::of(url).bucket("bucket").resolve().unwrap());
         config.trust = Trust::Pem(self.ca.clone().into());
         config.stall_max = std::time::Duration::from_secs(10);
         config.deadline = std::time::Duration::from_secs(60);
-        Client::new(config)
+        config
     }
 }
 
