@@ -1,3 +1,5 @@
+use std::sync::OnceLock;
+
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum, checksum_combine};
 
 /// The most blocks a chunk is summed in.
@@ -64,14 +66,22 @@ impl BlockSums {
 
     /// CRC32C of the whole chunk, combined from its blocks.
     pub fn whole(&self) -> u32 {
+        let Some((last, full)) = self.crcs.split_last() else { return 0 };
         let block = Self::block_bytes(self.len);
-        let mut left = self.len;
-        self.crcs.iter().fold(0, |crc, next| {
-            let n = left.min(block);
-            left -= n;
-            checksum_combine(Crc32Iscsi, crc as u64, *next as u64, n) as u32
-        })
+        let head = full.iter().fold(0, |crc, next| shifted(crc, block) ^ next);
+        let left = self.len - full.len() as u64 * block;
+        checksum_combine(Crc32Iscsi, head.into(), (*last).into(), left) as u32
     }
+}
+
+/// What `crc` contributes to a sum that goes on for `block` bytes, a power of two. To combine two sums of any lengths takes microseconds;
+/// this, for all blocks of one size, nanoseconds.
+fn shifted(crc: u32, block: u64) -> u32 {
+    /// For each power of two, what each bit of a sum contributes.
+    static BITS: [OnceLock<[u32; 32]>; 64] = [const { OnceLock::new() }; 64];
+    let of_bit = |bit: usize| checksum_combine(Crc32Iscsi, 1 << bit, 0, block) as u32;
+    let bits = BITS[block.trailing_zeros() as usize % 64].get_or_init(|| std::array::from_fn(of_bit));
+    bits.iter().enumerate().filter(|(bit, _)| crc >> bit & 1 == 1).fold(0, |sum, (_, with)| sum ^ with)
 }
 
 /// Sums of a chunk whose pieces arrive in any order: each piece may start and end anywhere, but no byte may come twice.
@@ -141,5 +151,13 @@ mod tests {
         }
         assert_eq!(sums.finish().unwrap(), whole);
         assert_eq!(whole.whole(), crc32c(&bytes));
+    }
+
+    #[test]
+    fn blocks_combine_to_the_sum_of_the_whole() {
+        let bytes: Vec<u8> = (0..9 << 20u32).map(|i| (i * 31 + i / 1000) as u8).collect();
+        for len in [0, 1, 65_535, 65_536, 65_537, 131_072, 4 << 20, (4 << 20) + 1, 9 << 20] {
+            assert_eq!(BlockSums::of(&bytes[..len]).whole(), crc32c(&bytes[..len]), "{len} bytes");
+        }
     }
 }

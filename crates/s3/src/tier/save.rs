@@ -145,10 +145,11 @@ async fn store(
     (deadline, sums): (Instant, BlockSums),
 ) -> crate::Result<Stored> {
     let manner = &shared.manner;
-    let (client, crc) = (shared.client.until(deadline), sums.whole());
+    let client = shared.client.until(deadline);
+    let crc = (client.inner.config.checksum == Checksum::Crc32c).then(|| sums.whole());
     let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
     let mut how = Put::default().meta(FACTS, text(&facts));
-    how.crc32c = Some(crc);
+    how.crc32c = crc;
     how.if_absent = manner.if_absent.load(Ordering::Relaxed) && !shared.books().index.is_suspect(key.digest());
     loop {
         add(&shared.counters.conditional_puts, how.if_absent.into());
