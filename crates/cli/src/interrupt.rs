@@ -43,3 +43,8 @@ pub fn watch() -> Result<()> {
 pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
+
+/// `Interrupted`, if the run is to end.
+pub fn check() -> Result<()> {
+    if asked() { Err(Interrupted.into()) } else { Ok(()) }
+}

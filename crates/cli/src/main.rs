@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;
+mod bucket;
 mod config;
 mod dir;
 mod doctor;
@@ -59,13 +60,13 @@ enum Command {
         #[command(subcommand)]
         what: config::What,
     },
-    /// Lists the chunks of a directory: digest and bytes of payload.
+    /// Lists the chunks of a directory or bucket: digest and bytes of payload.
     Ls(dir::LsArgs),
-    /// Sums a directory up: chunks, bytes, who has it open, what failed a check.
+    /// Sums a directory or bucket up: chunks, bytes, who has it open, what failed a check.
     Stat(dir::StatArgs),
-    /// Reads every chunk of a directory and checks every byte. Exit code 1 when any is damaged.
+    /// Reads every chunk of a directory or bucket and checks every byte. Exit code 1 when any is damaged.
     Verify(dir::VerifyArgs),
-    /// Removes chunks from a directory; only says what it would do unless told --yes.
+    /// Removes chunks from a directory or bucket; only says what it would do unless told --yes.
     Rm(dir::RmArgs),
     /// Copies every chunk of a directory into another, of the same or another layout; what is there already stays. Verified on the way.
     Migrate(dir::MigrateArgs),

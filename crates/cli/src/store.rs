@@ -9,7 +9,7 @@ use kvtier::s3::{Config, Endpoint, Error, ErrorKind, Place, Provider, Style, Tru
 use crate::BadInput;
 
 /// Which bucket, and how to reach it. Credentials come from the environment, or from the shared files.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 pub struct StoreArgs {
     /// http://host:port, https://host, s3://bucket, ...; without it `AWS_ENDPOINT_URL_S3` or AWS itself.
     #[arg(long)]
@@ -50,6 +50,21 @@ impl StoreArgs {
     /// A configuration with the client's defaults, signed by what the environment or the shared files hold.
     pub fn config(&self) -> Result<Config> {
         Ok(self.config_of()?.0)
+    }
+
+    /// As [`StoreArgs::config`] for the bucket of a path `s3://bucket/...`, which may also be a host.
+    pub fn config_for(&self, bucket: &str) -> Result<Config> {
+        if let Some(other) = self.bucket.as_deref().filter(|other| *other != bucket) {
+            return Err(BadInput(format!("--bucket {other} and s3://{bucket} are two buckets; name one")).into());
+        }
+        let mut named = self.clone();
+        let is_host = bucket.contains(['.', ':']) && self.endpoint.is_none();
+        if is_host {
+            named.endpoint = Some(format!("s3://{bucket}"))
+        } else {
+            named.bucket = Some(bucket.to_owned())
+        }
+        named.config()
     }
 
     /// As [`StoreArgs::config`], and where the credentials were and their public half.

@@ -61,7 +61,8 @@ fn chunk(layout: Layout) -> Key {
     let hash = ChunkHash::new(Digest::of("chunk", b"1").as_bytes());
     let id = match layout {
         Layout::Lmcache => {
-            let key = CacheEngineKey::new("meta/llama", 1, 0, EngineHash::Int(0x1234_5678_9abc_i64.into()), DType::BFloat16);
+            let key =
+                CacheEngineKey::new("meta/llama", 1, 0, EngineHash::Int(0x1234_5678_9abc_i64.into()), DType::BFloat16);
             KeyId::Engine(key.unwrap())
         }
         _ => KeyId::Object(ObjectKey::new("meta/llama", KvRank(0), 0, hash, "").unwrap()),
@@ -88,7 +89,7 @@ fn live(mut spec: S3Spec, (name, region, host): (&str, &str, &str), wanted: &str
     assert!(names.iter().any(|name| name.starts_with(wanted)), "{names:?}");
     let look = |tier: &S3Tier| {
         let found = tier.lookup(&ctx(), Arc::from([key.clone()]), Mode::Each, Hold::None).wait().unwrap();
-        found.found[0].clone()
+        found.found[0]
     };
     assert_eq!(look(&tier), Presence::Hit { len: LEN as u64 });
     for tier in [&tier, &open()] {

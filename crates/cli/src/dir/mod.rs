@@ -1,4 +1,4 @@
-//! `kvtier ls|stat|verify|rm|migrate`: a directory looked at from outside.
+//! `kvtier ls|stat|verify|rm|migrate`: a directory looked at from outside; all but the last also take a bucket.
 
 mod migrate;
 mod verify;
@@ -14,6 +14,8 @@ use kvtier::file::inspect::{Directory, Named};
 use serde_json::json;
 
 use crate::BadInput;
+use crate::bucket::{self, Bucket};
+use crate::store::StoreArgs;
 
 pub use migrate::{MigrateArgs, migrate};
 pub use verify::{VerifyArgs, verify};
@@ -21,11 +23,20 @@ pub use verify::{VerifyArgs, verify};
 /// Which directory, and whose files.
 #[derive(clap::Args)]
 pub struct Where {
-    /// The directory.
+    /// The directory, or `s3://bucket/prefix`.
     path: PathBuf,
-    /// Whose files it holds, where its manifest does not say: lmcache-mp or lmcache.
+    /// Whose files it holds, where its manifest does not say: lmcache-mp or lmcache. In a bucket: only chunks of this layout.
     #[arg(long)]
     layout: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+impl Where {
+    /// The bucket, if it is one.
+    fn bucket(&self) -> Result<Option<Bucket>> {
+        Bucket::open(self.path.to_str().unwrap_or_default(), self.layout.as_deref(), &self.store)
+    }
 }
 
 /// `kvtier ls`.
@@ -85,6 +96,9 @@ fn open_as(path: &Path, layout: Option<&str>) -> Result<Directory> {
 
 /// Lists chunks: digest, payload bytes.
 pub fn ls(args: &LsArgs) -> Result<()> {
+    if let Some(bucket) = args.at.bucket()? {
+        return bucket::ls(&bucket, args.json);
+    }
     let mut chunks = open(&args.at)?.chunks().context("cannot list the directory")?;
     chunks.sort_unstable();
     for chunk in chunks {
@@ -100,6 +114,9 @@ pub fn ls(args: &LsArgs) -> Result<()> {
 
 /// Sums a directory up.
 pub fn stat(args: &StatArgs) -> Result<()> {
+    if let Some(bucket) = args.at.bucket()? {
+        return bucket::stat(&bucket, args.json);
+    }
     let sum = open(&args.at)?.summary().context("cannot read the directory")?;
     let quarantine: Vec<_> =
         sum.quarantine.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect();
@@ -138,6 +155,9 @@ fn or_nobody(names: &[String]) -> String {
 
 /// Removes chunks, or says which.
 pub fn rm(args: &RmArgs) -> Result<()> {
+    if let Some(bucket) = args.at.bucket()? {
+        return bucket::rm(&bucket, (&args.key, args.all, args.yes));
+    }
     let dir = open(&args.at)?;
     let chunks = dir.chunks().context("cannot list the directory")?;
     if dir.layout() == Layout::Kvtier

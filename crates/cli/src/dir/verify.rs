@@ -18,6 +18,13 @@ pub struct VerifyArgs {
 
 /// Reads every chunk whole and checks every byte. Answers whether all are right.
 pub fn verify(args: &VerifyArgs) -> Result<bool> {
+    if let Some(bucket) = args.at.bucket()? {
+        if args.set_aside {
+            let what = "--set-aside is for directories; in a bucket the next save writes over what is damaged";
+            return Err(crate::BadInput(what.into()).into());
+        }
+        return crate::bucket::verify(&bucket, args.json);
+    }
     crate::interrupt::watch()?;
     let dir = super::open(&args.at)?;
     let mut chunks = dir.chunks().context("cannot list the directory")?;

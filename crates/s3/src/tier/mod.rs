@@ -7,6 +7,7 @@ mod books;
 mod config;
 mod counters;
 mod geometry;
+pub mod inspect;
 mod lanes;
 mod layout;
 mod listing;

@@ -1,0 +1,126 @@
+//! `kvtier ls|stat|verify|rm` on `s3://bucket/prefix`: a bucket looked at from outside.
+
+mod rm;
+mod verify;
+
+use anyhow::{Context, Result};
+use kvtier::bytes::format;
+use kvtier::s3::tier::{Layout, inspect};
+use kvtier::s3::{Client, Entry, List};
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+pub use rm::rm;
+pub use verify::verify;
+
+use crate::BadInput;
+use crate::store::{StoreArgs, failed};
+
+/// A bucket, and the prefix under which a tier's chunks are.
+pub struct Bucket {
+    client: Client,
+    runtime: Runtime,
+    /// Empty, or ending in a slash.
+    root: String,
+    layout: Option<Layout>,
+}
+
+/// One chunk of a bucket.
+pub struct Chunk {
+    /// The object's name behind the prefix; in our own layout the digest.
+    pub label: String,
+    /// The object's whole name.
+    pub name: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+/// All that lies under the prefix.
+struct Contents {
+    chunks: Vec<Chunk>,
+    /// What tiers keep for themselves.
+    own_bytes: u64,
+    strangers: Vec<Entry>,
+}
+
+impl Bucket {
+    /// The bucket that `path` names, if it names one.
+    pub fn open(path: &str, layout: Option<&str>, store: &StoreArgs) -> Result<Option<Self>> {
+        let Some(rest) = path.strip_prefix("s3://") else { return Ok(None) };
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let layout = layout.map(str::parse).transpose().map_err(crate::cannot_open)?;
+        let prefix = prefix.trim_matches('/');
+        let root = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+        // Before the client's threads: they must inherit which signals are not theirs.
+        crate::interrupt::watch()?;
+        let client = Client::new(store.config_for(bucket)?);
+        Ok(Some(Bucket { client, runtime: crate::bench::s3::runtime(1)?, root, layout }))
+    }
+
+    fn contents(&self) -> Result<Contents> {
+        let mut found = Contents { chunks: Vec::new(), own_bytes: 0, strangers: Vec::new() };
+        let (list, mut next) = (List::under(self.root.as_str()), None);
+        loop {
+            crate::interrupt::check()?;
+            let page = self.runtime.block_on(self.client.list(&list, next.as_deref())).map_err(failed)?;
+            page.entries.into_iter().for_each(|entry| self.sort(entry, &mut found));
+            next = page.next;
+            if next.is_none() {
+                break;
+            }
+        }
+        found.chunks.sort_unstable_by(|a, b| a.label.cmp(&b.label));
+        Ok(found)
+    }
+
+    fn sort(&self, entry: Entry, found: &mut Contents) {
+        let rest = entry.key.strip_prefix(&self.root).unwrap_or(&entry.key);
+        match inspect::layout_of(rest) {
+            Some(layout) if self.layout.is_none_or(|only| only == layout) => {
+                let label = if layout == Layout::Kvtier { rest[3..].to_owned() } else { rest.to_owned() };
+                found.chunks.push(Chunk { label, bytes: entry.bytes, name: entry.key });
+            }
+            _ if rest.starts_with(".kvtier/") => found.own_bytes += entry.bytes,
+            _ => found.strangers.push(entry),
+        }
+    }
+}
+
+/// Lists chunks: digest or name, and bytes.
+pub fn ls(bucket: &Bucket, as_json: bool) -> Result<()> {
+    for chunk in bucket.contents()?.chunks {
+        let line = json!({ "key": chunk.label, "bytes": chunk.bytes }).to_string();
+        crate::out::line(&if as_json { line } else { format!("{} {}", chunk.label, chunk.bytes) })?;
+    }
+    Ok(())
+}
+
+/// Sums a bucket up.
+pub fn stat(bucket: &Bucket, as_json: bool) -> Result<()> {
+    let found = bucket.contents()?;
+    let bytes: u64 = found.chunks.iter().map(|chunk| chunk.bytes).sum();
+    let foreign: u64 = found.strangers.iter().map(|entry| entry.bytes).sum();
+    if as_json {
+        let all = json!({
+            "chunks": found.chunks.len(), "bytes": bytes, "own_bytes": found.own_bytes, "strangers": found.strangers.len(),
+            "strangers_bytes": foreign,
+        });
+        return crate::out::line(&all.to_string());
+    }
+    let lines = [
+        format!("bucket       {} under {:?}", bucket.client.endpoint(), bucket.root),
+        format!("chunks       {} in {}", found.chunks.len(), format(bytes)),
+        format!("kvtier's own {}", format(found.own_bytes)),
+        format!("not ours     {} objects, {}", found.strangers.len(), format(foreign)),
+    ];
+    lines.iter().try_for_each(|line| crate::out::line(line))
+}
+
+/// The chunks that labels name, or all. A label that names none is bad input.
+fn chosen(bucket: &Bucket, labels: &[String], all: bool) -> Result<Vec<Chunk>> {
+    let chunks = bucket.contents().context("cannot list the bucket")?.chunks;
+    if let Some(absent) = labels.iter().find(|label| !chunks.iter().any(|chunk| chunk.label == **label)) {
+        return Err(BadInput(format!("--key {absent}: no such chunk; nothing was removed")).into());
+    }
+    Ok(chunks.into_iter().filter(|chunk| all || labels.contains(&chunk.label)).collect())
+}

@@ -1,0 +1,93 @@
+//! `kvtier replay|ls|stat|verify|rm` on a bucket, against a server in memory that checks signatures.
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output};
+
+use kvtier_testkit::s3::{Server, Setup};
+use serde_json::{Value, json};
+
+fn kvtier(server: &Server, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+    command
+        .args(words)
+        .env_clear()
+        .env("AWS_ACCESS_KEY_ID", "AKIDTEST")
+        .env("AWS_SECRET_ACCESS_KEY", "secret/test+key");
+    command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_REGION", "us-east-1").output().unwrap()
+}
+
+fn said(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn ok(out: Output) -> String {
+    assert!(out.status.success(), "{}{}", said(&out), String::from_utf8_lossy(&out.stderr));
+    said(&out)
+}
+
+/// A bucket with what a replay leaves in it, under the prefix `kv`.
+fn filled() -> Server {
+    let server = Server::start(Setup::default()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kv.json");
+    let tier = json!({"type": "s3", "s3_endpoint": "s3://bucket", "s3_region": "us-east-1", "prefix": "kv", "s3_num_io_threads": 8});
+    std::fs::write(&path, json!({"tiers": [{"type": "host", "bytes": "1MiB"}, tier]}).to_string()).unwrap();
+    let config = path.display().to_string();
+    let words = ["replay", "--config", &config, "--requests", "20", "--chunk-bytes", "64KiB", "--json"];
+    let report: Value = serde_json::from_str(&ok(kvtier(&server, &words))).unwrap();
+    assert_eq!(report["wrong_bytes"], 0, "{report}");
+    server.put_object("kv/readme.txt", b"not ours".to_vec());
+    server.put_object("other/x", b"not under the prefix".to_vec());
+    server
+}
+
+fn chunks(server: &Server) -> Vec<String> {
+    ok(kvtier(server, &["ls", "s3://bucket/kv"]))
+        .lines()
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_bucket_is_listed_verified_and_emptied_of_chunks_only() {
+    let server = filled();
+    let before = chunks(&server);
+    assert!(before.len() > 20, "{}", before.len());
+    let sum: Value = serde_json::from_str(&ok(kvtier(&server, &["stat", "s3://bucket/kv/", "--json"]))).unwrap();
+    assert_eq!((sum["chunks"].as_u64(), sum["strangers"].as_u64()), (Some(before.len() as u64), Some(1)));
+    assert!(ok(kvtier(&server, &["verify", "s3://bucket/kv"])).contains(" 0 damaged"));
+
+    let first = &before[0];
+    let would = ok(kvtier(&server, &["rm", "s3://bucket/kv", "--key", first]));
+    assert!(would.contains("would remove 1 chunks") && chunks(&server) == before, "{would}");
+    ok(kvtier(&server, &["rm", "s3://bucket/kv", "--key", first, "--yes"]));
+    assert_eq!(chunks(&server), before[1..]);
+    let absent = kvtier(&server, &["rm", "s3://bucket/kv", "--key", first, "--yes"]);
+    assert_eq!(absent.status.code(), Some(2));
+
+    ok(kvtier(&server, &["rm", "s3://bucket/kv", "--all", "--yes"]));
+    assert!(chunks(&server).is_empty());
+    assert!(server.object("kv/readme.txt").is_some() && server.object("other/x").is_some());
+}
+
+#[test]
+fn verify_finds_what_was_damaged() {
+    let server = filled();
+    let digest = chunks(&server).remove(0);
+    let name = format!("kv/{}/{digest}", &digest[..2]);
+    // Stored anew by somebody else, the object has no facts any more.
+    server.put_object(&name, vec![0; 64 << 10]);
+    let out = kvtier(&server, &["verify", "s3://bucket/kv", "--json"]);
+    let all: Value = serde_json::from_str(&said(&out)).unwrap();
+    assert_eq!((out.status.code(), &all["damaged"][0]["key"]), (Some(1), &digest.as_str().into()));
+    assert_eq!(all["damaged"][0]["damage"], "unverified");
+}
+
+#[test]
+fn what_is_only_for_directories_says_so() {
+    let server = Server::start(Setup::default()).unwrap();
+    let out = kvtier(&server, &["verify", "s3://bucket/kv", "--set-aside"]);
+    assert_eq!(out.status.code(), Some(2));
+    let out = kvtier(&server, &["ls", "s3://bucket", "--bucket", "other"]);
+    assert!(String::from_utf8_lossy(&out.stderr).contains("two buckets"));
+}
