@@ -15,6 +15,7 @@ mod ci;
 mod features;
 mod filesystems;
 mod fuzz;
+mod lmcache;
 mod nightly;
 mod servers;
 mod sh;
@@ -49,6 +50,7 @@ Usage: cargo xtask <step> [options]
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
   s3-server ceph|swift|garage|moto start|stop|status
                                      a real S3 server on loopback; prints how to reach it as lines for a shell
+  test-lmcache [-k WORD]             the Python module inside the real LMCache, in an environment of its own
   wheel                              the Python wheel, built and tested in an environment of its own
 ";
 
@@ -73,6 +75,7 @@ fn run(args: &mut Args) -> Result<()> {
         Some("bench") => bench::run(args),
         Some("fuzz") => fuzz::run(args),
         Some("s3-server") => servers::run(args),
+        Some("test-lmcache") => lmcache::run(args),
         Some("wheel") => wheel::run(args),
         Some("help" | "-h" | "--help") => {
             print!("{USAGE}");

@@ -37,8 +37,13 @@ pub fn run(args: &mut Args) -> Result<()> {
     Ok(())
 }
 
-/// Builds the module as the workspace stands, puts it beside its Python files and runs its tests. Gives back how many passed.
+/// Builds the module as the workspace stands and runs its tests. Gives back how many passed.
 pub fn test() -> Result<u64> {
+    tests(Path::new("python3"), Some(&stage()?))
+}
+
+/// Builds the module as the workspace stands and puts it beside its Python files. Gives back the folder to import from.
+pub fn stage() -> Result<PathBuf> {
     Cmd::new("cargo build --locked -p kvtier-py").run()?;
     let package = root().join("target/py/kvtier");
     let _ = fs::remove_dir_all(&package);
@@ -51,13 +56,17 @@ pub fn test() -> Result<u64> {
     }
     let built = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     fs::copy(built.join("debug/libkvtier_py.so"), package.join("_native.abi3.so")).context("the built module")?;
-    tests(Path::new("python3"), Some(&root().join("target/py")))
+    Ok(root().join("target/py"))
 }
 
 fn tests(python: &Path, path: Option<&Path>) -> Result<u64> {
     let cmd = Cmd::new("").arg(text(python)).args(["-m", "unittest", "discover", "-s", "crates/py/tests"]);
-    let cmd = path.iter().fold(cmd, |cmd, path| cmd.env("PYTHONPATH", text(path)));
-    let (ok, said) = cmd.limit_s(TESTS_LIMIT_S).try_read()?;
+    unittest(path.iter().fold(cmd, |cmd, path| cmd.env("PYTHONPATH", text(path))).limit_s(TESTS_LIMIT_S))
+}
+
+/// Runs a command line of unittest and shows what it says. Gives back how many tests passed.
+pub fn unittest(cmd: Cmd) -> Result<u64> {
+    let (ok, said) = cmd.try_read()?;
     println!("{said}");
     match (ok, count(&said)) {
         (true, Some(count)) if count > 0 => Ok(count),

@@ -28,6 +28,12 @@ pub fn files(_: &[Package]) -> Result<Outcome> {
     Ok(Outcome::Noted(format!("{} files of {}", compared?, venv::LMCACHE.packages[0])))
 }
 
+/// LMCache runs our module as its storage.
+pub fn wheel(_: &[Package]) -> Result<Outcome> {
+    let count = crate::lmcache::test(None)?;
+    Ok(Outcome::Noted(format!("{count} tests under {}", venv::LMCACHE.packages[0])))
+}
+
 fn round_trip(home: &Path, base: &Path) -> Result<usize> {
     let script = home.join("lmcache_files.py");
     fs::write(&script, SCRIPT)?;

@@ -31,6 +31,7 @@ const ITEMS: &[Item] = &[
     Item { name: "fuzz", what: "every fuzz target for 10 minutes", run: items::fuzz },
     Item { name: "real-servers", what: "the S3 client on Ceph, Swift, Garage and moto", run: items::real_servers },
     Item { name: "lmcache-files", what: "the real LMCache reads our files and we read its", run: lmcache::files },
+    Item { name: "lmcache-wheel", what: "the Python module inside the real LMCache", run: lmcache::wheel },
     Item { name: "botocore", what: "the S3 client's signatures beside botocore's", run: botocore::run },
     Item { name: "features", what: "all pairs of features", run: items::features },
     Item { name: "bench-smoke", what: "every benchmark once, unoptimised", run: items::bench_smoke },
