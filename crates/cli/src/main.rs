@@ -15,6 +15,7 @@ mod gen_trace;
 mod interrupt;
 mod key;
 mod out;
+mod plan;
 mod replay;
 mod sim;
 mod space;
@@ -60,6 +61,8 @@ enum Command {
         #[command(subcommand)]
         what: config::What,
     },
+    /// Computes whether a model's chunks in flight and the host tier fit into memory. Exit code 1 when they do not.
+    Plan(plan::Args),
     /// Lists the chunks of a directory or bucket: digest and bytes of payload.
     Ls(dir::LsArgs),
     /// Sums a directory or bucket up: chunks, bytes, who has it open, what failed a check.
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Command::Bench { what } => bench::run(what).map(|()| true),
         Command::Doctor { what } => doctor::run(&what).map(|()| true),
         Command::Config { what } => config::run(&what),
+        Command::Plan(args) => plan::run(&args),
         Command::Ls(args) => dir::ls(&args).map(|()| true),
         Command::Stat(args) => dir::stat(&args).map(|()| true),
         Command::Verify(args) => dir::verify(&args),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Namespace};
+use kvtier_evict::PolicyKind;
 
 use crate::layout::{Layout, Verify};
 
@@ -61,6 +62,8 @@ pub struct DiskConfig {
     pub inflight_bytes_max: u64,
     /// Memory for chunks whose own memory is not aligned, in bytes; they are copied once through it.
     pub bounce_bytes: usize,
+    /// Which chunks go first.
+    pub policy: PolicyKind,
     /// What a save that was answered is worth after a crash of the machine.
     pub durability: Durability,
     /// When the file system has less free than this many bytes, chunks go although the cap would let them stay. `None`: one hundredth of
@@ -93,6 +96,7 @@ impl DiskConfig {
             ops_max: 256,
             inflight_bytes_max: 1 << 30,
             bounce_bytes: 64 << 20,
+            policy: PolicyKind::Lru,
             durability: Durability::None,
             free_min_bytes: None,
             deletes_per_second_max: 1000,

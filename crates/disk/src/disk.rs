@@ -6,7 +6,6 @@ use kvtier_core::{
     Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage,
     Ticket, Tier, Timekeeper, Usage,
 };
-use kvtier_evict::PolicyKind;
 use kvtier_index::{Chunk, Index, IndexConfig, Inserted};
 use kvtier_mem::{Arena, ArenaConfig};
 
@@ -49,7 +48,7 @@ impl<M: Mover> Disk<M> {
                 .map_err(|e| Error::new(ErrorKind::Full, "no memory for the tier's own buffers").with_source(e))
         };
         let index_config = IndexConfig::new(config.capacity_bytes).with_high_mark(1.0);
-        let index = Index::new(index_config, PolicyKind::Lru.build());
+        let index = Index::new(index_config, config.policy.build());
         let mut index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
         let (books, reader) = open_books(home, &config, &mut index)?;
         let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));

@@ -39,5 +39,6 @@ mod tenants;
 pub use config::{DiskConfig, Durability};
 pub use disk::Disk;
 pub use home::kind_of;
+pub use kvtier_evict::PolicyKind;
 pub use layout::{Layout, Verify};
 pub use mover::{Finish, Moved, Mover, Part, Refused, Transfer, Watch};

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::Namespace;
-use kvtier_disk::{DiskConfig, Durability, Layout, Verify};
+use kvtier_disk::{DiskConfig, Durability, Layout, PolicyKind, Verify};
 use kvtier_uring::EngineKind;
 
 /// How to open a file tier.
@@ -96,6 +96,12 @@ impl FileConfig {
     pub fn with_inflight(mut self, ops_max: u32, bytes_max: u64) -> Self {
         self.disk.ops_max = ops_max;
         self.disk.inflight_bytes_max = bytes_max;
+        self
+    }
+
+    /// Chooses which chunks go first; the default is the least recently used.
+    pub fn with_policy(mut self, policy: PolicyKind) -> Self {
+        self.disk.policy = policy;
         self
     }
 

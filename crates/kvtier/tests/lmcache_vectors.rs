@@ -240,3 +240,23 @@ fn an_adapter_without_a_codec_or_a_tier_says_so() {
     );
     assert!(strict.unwrap_err().to_string().contains("eviction_ratio"));
 }
+
+#[test]
+fn a_cache_policy_is_the_tiers_own() {
+    let read = |yaml: &str| LmcacheConfig::read(&Inputs::new().with_file("x.yaml", yaml)).unwrap().stack(0);
+    let said = read("cache_policy: LFU\nmax_local_cpu_size: 0.1\n").unwrap().config.tiers[0].facts();
+    assert!(said.contains(&("policy", "lfu".to_owned())), "{said:?}");
+    assert!(read("cache_policy: ARC\n").unwrap_err().to_string().contains("LRU, LFU, FIFO or MRU"));
+    let disks = "local_cpu: false\nlocal_disk: /a/,file:///b/\nmax_local_disk_size: 1\n";
+    let config = LmcacheConfig::read(&Inputs::new().with_file("x.yaml", disks)).unwrap();
+    let path = |device| {
+        config.stack(device).unwrap().config.tiers[0]
+            .facts()
+            .iter()
+            .find(|(name, _)| *name == "path")
+            .unwrap()
+            .1
+            .clone()
+    };
+    assert_eq!((path(0), path(1), path(2)), ("/a/kvtier".into(), "/b/kvtier".into(), "/a/kvtier".into()));
+}

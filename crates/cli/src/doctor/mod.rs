@@ -3,6 +3,7 @@
 mod file;
 mod finding;
 mod s3;
+mod shm;
 
 use anyhow::Result;
 
@@ -13,6 +14,8 @@ pub enum What {
     File(file::FileArgs),
     /// A bucket: who signs, what its store can do, how fast it is, and what to set.
     S3(s3::S3Args),
+    /// Shared memory: segments of LMCache's and ours that nobody uses any more; removes them if told to.
+    Shm(shm::ShmArgs),
 }
 
 /// Looks, and prints what it found.
@@ -20,5 +23,6 @@ pub fn run(what: &What) -> Result<()> {
     match what {
         What::File(args) => file::run(args),
         What::S3(args) => s3::run(args),
+        What::Shm(args) => shm::run(args),
     }
 }

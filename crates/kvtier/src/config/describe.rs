@@ -7,11 +7,12 @@ impl TierSpec {
     /// What the tier is, fact by fact: `type`, `name`, `cap`, and what its type has besides. No secret is among them.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         match self {
-            TierSpec::Host { bytes, name } => {
+            TierSpec::Host { bytes, name, policy } => {
                 vec![
                     ("type", "host".into()),
                     ("name", name.clone().unwrap_or_else(|| "host".into())),
                     ("cap", format(*bytes)),
+                    ("policy", policy.unwrap_or_default().to_string()),
                 ]
             }
             #[cfg(feature = "file")]
@@ -33,6 +34,7 @@ fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
         ("type", "file".into()),
         ("name", spec.name.clone().unwrap_or_else(|| "file".into())),
         ("cap", cap),
+        ("policy", spec.policy.unwrap_or_default().to_string()),
         ("path", spec.path.display().to_string()),
         ("layout", spec.layout.unwrap_or_default().to_string()),
         ("verify", format!("{:?}", spec.verify.unwrap_or_default()).to_lowercase()),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use kvtier_core::{Error, ErrorKind};
+use kvtier_evict::PolicyKind;
 use kvtier_file::{Durability, EngineKind, FileConfig, FileTier, Layout, Verify};
 use serde::{Deserialize, Deserializer};
 
@@ -40,6 +41,9 @@ pub struct FileSpec {
     /// Memory in bytes for chunks whose own is not aligned to pages (64 MiB); 0 refuses such chunks.
     #[serde(default, deserialize_with = "size")]
     pub bounce: Option<u64>,
+    /// Which chunks go first; the default is `lru`.
+    #[serde(default, deserialize_with = "tiers::policy")]
+    pub policy: Option<PolicyKind>,
     /// The tier's name; the default is `file`.
     pub name: Option<String>,
 }
@@ -57,12 +61,14 @@ impl FileSpec {
             durability: None,
             free_min: None,
             bounce: None,
+            policy: None,
             name: None,
         }
     }
 
     pub(super) fn open(&self) -> Result<FileTier, Error> {
         let mut config = self.bytes.of(&self.path).with_shrink(self.shrink);
+        config = config.with_policy(self.policy.unwrap_or_default());
         config = config.with_engine(self.engine.unwrap_or(EngineKind::Auto));
         config = config.with_layout(self.layout.unwrap_or_default()).with_verify(self.verify.unwrap_or_default());
         config = config.with_durability(self.durability.unwrap_or_default());

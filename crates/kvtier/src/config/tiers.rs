@@ -2,6 +2,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvtier_core::{Error, ErrorKind, Tier};
+use kvtier_evict::PolicyKind;
 use serde::{Deserialize, Deserializer};
 
 use super::native;
@@ -33,6 +34,9 @@ pub enum TierSpec {
         bytes: u64,
         /// The tier's name; the default is `host`.
         name: Option<String>,
+        /// Which chunks go first; the default is `lru`.
+        #[serde(default, deserialize_with = "policy")]
+        policy: Option<PolicyKind>,
     },
     /// Files of a directory.
     #[cfg(feature = "file")]
@@ -66,7 +70,7 @@ impl Config {
 
     /// Adds host memory of at most `bytes` below what is there.
     pub fn with_host(self, bytes: u64) -> Self {
-        self.with(TierSpec::Host { bytes, name: None })
+        self.with(TierSpec::Host { bytes, name: None, policy: None })
     }
 
     /// Adds files of at most `bytes` in the directory `path`.
@@ -131,8 +135,8 @@ impl Config {
 impl TierSpec {
     fn open(&self) -> Result<Arc<dyn Tier>, Error> {
         match self {
-            TierSpec::Host { bytes, name } => {
-                let mut config = HostConfig::new(*bytes);
+            TierSpec::Host { bytes, name, policy } => {
+                let mut config = HostConfig::new(*bytes).with_policy(policy.unwrap_or_default());
                 config.name = name.clone().unwrap_or(config.name);
                 Ok(Arc::new(HostTier::open(config)?))
             }
@@ -142,6 +146,11 @@ impl TierSpec {
             TierSpec::S3(spec) => Ok(Arc::new(spec.open()?)),
         }
     }
+}
+
+pub(super) fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PolicyKind>, D::Error> {
+    let word: Option<String> = Option::deserialize(from)?;
+    word.map(|word| word.parse().map_err(serde::de::Error::custom)).transpose()
 }
 
 #[derive(Deserialize)]

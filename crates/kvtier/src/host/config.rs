@@ -1,3 +1,5 @@
+use kvtier_evict::PolicyKind;
+
 /// How to open a host tier.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -9,17 +11,25 @@ pub struct HostConfig {
     /// After a save, chunks go until what is there is below this share of the cap (above 0, at most 1). At 1, the default, every save
     /// evicts just what it needs.
     pub high_mark: f64,
+    /// Which chunks go first.
+    pub policy: PolicyKind,
 }
 
 impl HostConfig {
     /// A host tier named `host` of at most `bytes` bytes of chunks.
     pub fn new(bytes: u64) -> Self {
-        HostConfig { bytes, name: "host".into(), high_mark: 1.0 }
+        HostConfig { bytes, name: "host".into(), high_mark: 1.0, policy: PolicyKind::Lru }
     }
 
     /// The same with another name.
     pub fn with_name(mut self, name: &str) -> Self {
         self.name = name.into();
+        self
+    }
+
+    /// The same with another order in which chunks go.
+    pub fn with_policy(mut self, policy: PolicyKind) -> Self {
+        self.policy = policy;
         self
     }
 

@@ -14,7 +14,6 @@ use kvtier_core::{
     Caps, Ctx, Done, Error, ErrorKind, Event, Hold, HoldId, Key, Listener, Load, Loaded, LookedUp, Mode, Presence,
     Removed, Save, Saved, Ticket, Tier,
 };
-use kvtier_evict::PolicyKind;
 use kvtier_index::{Index, IndexConfig};
 use kvtier_mem::{Arena, ArenaConfig};
 
@@ -44,7 +43,7 @@ impl HostTier {
     pub fn open(config: HostConfig) -> Result<Self, Error> {
         let invalid = |what: &'static str| Error::new(ErrorKind::Invalid, what).with_tier(config.name.as_str().into());
         let limits = IndexConfig::new(config.bytes).with_high_mark(config.high_mark);
-        let index = Index::new(limits, PolicyKind::Lru.build())
+        let index = Index::new(limits, config.policy.build())
             .map_err(|e| invalid("the host tier cannot have this size or high mark").with_source(e))?;
         let bytes = config.bytes.checked_add(config.bytes / 16 + SPARE_BYTES).and_then(|n| usize::try_from(n).ok());
         let bytes = bytes.filter(|n| *n < isize::MAX as usize - SPARE_BYTES as usize);

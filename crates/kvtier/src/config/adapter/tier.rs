@@ -48,6 +48,7 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
 
 #[cfg(feature = "file")]
 fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
+    use kvtier_evict::PolicyKind;
     use kvtier_file::Layout;
 
     use super::Rules;
@@ -61,6 +62,11 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
     let mut spec = FileSpec::new(path, capacity.map_or(Capacity::Share(1.0), Capacity::Bytes));
     let own = adapter.rules != Rules::Native && adapter.kind != "raw_block";
     spec.layout = own.then_some(Layout::LmcacheMp);
+    spec.policy = adapter.eviction.as_ref().and_then(|eviction| match eviction.text("eviction_policy") {
+        Some("ARC") => Some(PolicyKind::Arc),
+        Some("IsolatedLRU") => Some(PolicyKind::IsolatedLru),
+        _ => None,
+    });
     Ok(TierSpec::File(spec))
 }
 

@@ -57,7 +57,7 @@ pub(super) const KEYS: &[Key] = &[
     every("serde", Object, "null", Refused, "LMCache's encodings of chunks have no codec here yet"),
     every("eviction", Object, "null", Used, "when and in which order chunks go; its fields are below"),
 
-    at(EVICTION, ("eviction_policy", Word), "", Used, "`LRU`, `ARC`, `IsolatedLRU` or `noop`, in exactly this spelling; under `noop` there is no cap"),
+    at(EVICTION, ("eviction_policy", Word), "", Used, "`LRU`, `ARC`, `IsolatedLRU` or `noop`, in exactly this spelling; under `noop` there is no cap; in a bucket the least recently used go first under all others"),
     at(EVICTION, ("trigger_watermark", Float), "0.8", Used, "the share of the capacity that is the cap"),
     at(EVICTION, ("eviction_ratio", Float), "0.2", Used, "the largest share of the chunks that go at once; fewer go where fewer suffice"),
     at(EVICTION, ("extra_logging_enabled", Bool), "false", Ignored, "evictions are counted in the metrics"),

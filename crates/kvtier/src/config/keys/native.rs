@@ -9,11 +9,14 @@ use super::{Form, at};
 const HOST: Form = Of("host");
 const FILE: Form = Of("file");
 
+const POLICY: &str = "which chunks go first: `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows";
+
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
     at(Stack, ("tiers", Tiers), "", Used, "the tiers, the first the fastest: objects of type `host`, `file`, `s3`, `fs`, `fs_native` or `raw_block`"),
     at(Stack, ("name", Name), "stack", Used, "the stack's name in errors and reports, where there are several tiers"),
     at(HOST, ("bytes", Size), "", Used, "the cap"),
+    at(HOST, ("policy", Word), "lru", Used, POLICY),
     at(HOST, ("name", Name), "host", Used, "the tier's name in errors and reports"),
     at(FILE, ("path", Name), "", Used, "the directory; made if it is not there, refused if it is somebody else's"),
     at(FILE, ("bytes", Size), "", Used, "the cap; also spelled `capacity`; here it may also be a share of the file system, such as `80%`"),
@@ -24,5 +27,6 @@ pub(super) const KEYS: &[Key] = &[
     at(FILE, ("durability", Word), "none", Used, "when a save is answered: `none`, when the chunk is written and named; `fdatasync`, when it is on the device; `syncfs`, the same for all that was saved meanwhile at once"),
     at(FILE, ("free_min", Size), "null", Used, "bytes of the file system that stay free, whatever the cap; the default is one hundredth of it, at most 1 GiB"),
     at(FILE, ("bounce", Size), "64MiB", Used, "memory for chunks whose own is not aligned to pages; 0 refuses them"),
+    at(FILE, ("policy", Word), "lru", Used, POLICY),
     at(FILE, ("name", Text), "file", Used, "the tier's name in errors and reports"),
 ];

@@ -1,6 +1,7 @@
 //! The tiers that LMCache's settings mean.
 
 use kvtier_core::{Error, ErrorKind};
+use kvtier_evict::PolicyKind;
 
 use super::engine::{LmcacheConfig, Setting, Source};
 use super::{plugins, remote};
@@ -40,7 +41,7 @@ impl LmcacheConfig {
         self.settings.iter().try_for_each(|setting| self.refuse(setting))?;
         self.refuse_extras()?;
         let mut config = Config::new();
-        config.tiers.extend(self.host());
+        config.tiers.extend(self.host()?);
         config.tiers.extend(self.disk(device)?);
         config.tiers.extend(remote::tier(self)?);
         config.tiers.extend(plugins::tiers(self)?);
@@ -96,10 +97,19 @@ impl LmcacheConfig {
         }
     }
 
-    fn host(&self) -> Option<TierSpec> {
+    /// LMCache's own words for it, in any case.
+    fn policy(&self) -> Result<PolicyKind, Error> {
+        let word = self.value("cache_policy").as_text().unwrap_or_default().to_lowercase();
+        let known = matches!(word.as_str(), "lru" | "lfu" | "fifo" | "mru");
+        let policy = word.parse().ok().filter(|_| known);
+        policy.ok_or_else(|| self.wrong("cache_policy", "it must be LRU, LFU, FIFO or MRU"))
+    }
+
+    fn host(&self) -> Result<Option<TierSpec>, Error> {
         let bytes = crate::bytes::of_gib(self.value("max_local_cpu_size").as_f64().unwrap_or(0.0));
         let on = self.value("local_cpu").as_bool() == Some(true) && bytes > 0;
-        on.then_some(TierSpec::Host { bytes, name: None })
+        let policy = Some(self.policy()?);
+        Ok(on.then_some(TierSpec::Host { bytes, name: None, policy }))
     }
 
     /// LMCache gives each GPU one of the directories, in turn. It finds nothing again in them after a restart, so what is in them is not
@@ -116,7 +126,13 @@ impl LmcacheConfig {
         if bytes == 0 {
             return Err(self.wrong("max_local_disk_size", "local_disk needs a capacity in GiB above 0"));
         }
-        file(path, Some(bytes), false).map(Some)
+        #[cfg_attr(not(feature = "file"), allow(unused_mut))]
+        let mut tier = file(path, Some(bytes), false)?;
+        #[cfg(feature = "file")]
+        if let TierSpec::File(spec) = &mut tier {
+            spec.policy = Some(self.policy()?);
+        }
+        Ok(Some(tier))
     }
 
     fn findings(&self) -> Vec<Finding> {
