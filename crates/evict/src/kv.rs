@@ -9,9 +9,11 @@ use crate::{Entry, Hint, Policy};
 
 mod class;
 mod node;
+mod retained;
 
-use class::{ENDED, HITS_MAX, Weight, class_of, gap_of, hinted};
-use node::Node;
+use class::{ENDED, HITS_MAX, RETAINED, Weight, class_of, gap_of, hinted};
+use node::{KIDS_MAX, Node};
+use retained::Retained;
 
 const LISTS: usize = crate::returns::CLASSES * class::WEIGHTS;
 /// No look at all chunks looks at more than this many at a time.
@@ -36,6 +38,7 @@ pub struct KvPolicy {
     history: History,
     returns: Returns,
     weight: Weight,
+    retained: Retained,
     /// Counts uses of chunks.
     now: u32,
     now_ms: u64,
@@ -54,6 +57,7 @@ impl KvPolicy {
             history: History::new(),
             returns: Returns::new(),
             weight: Weight::default(),
+            retained: Retained::default(),
             now: 0,
             now_ms: 0,
             learnt_at: 0,
@@ -98,7 +102,7 @@ impl KvPolicy {
     /// Makes a slot a child of `parent`, if that is tracked.
     fn attach(&mut self, slot: u32, parent: u32) {
         if parent != slot && self.nodes.is_tracked(parent) {
-            self.nodes[parent].kids = self.nodes[parent].kids.saturating_add(1);
+            self.nodes[parent].add_kid();
             let generation = self.nodes[parent].generation();
             self.nodes[slot].set_parent(parent, generation);
         }
@@ -112,11 +116,8 @@ impl KvPolicy {
         }
         let same = self.nodes[parent].generation() == self.nodes[slot].parent_generation();
         self.nodes[slot].parent = NIL;
-        if !same || !self.nodes.is_tracked(parent) || self.nodes[parent].kids == u16::MAX {
-            return;
-        }
-        self.nodes[parent].kids = self.nodes[parent].kids.saturating_sub(1);
-        if self.nodes[parent].kids == 0 && self.nodes[parent].is_parked() {
+        let alone = same && self.nodes.is_tracked(parent) && self.nodes[parent].sub_kid();
+        if alone && self.nodes[parent].is_parked() {
             self.unlink(parent);
             self.push_coldest(parent);
         }
@@ -188,14 +189,15 @@ impl KvPolicy {
                 left &= left - 1;
                 let at = weight * 64 + class;
                 let stamp = self.nodes[self.lists[at].coldest].stamp;
+                let kept = class as u8 == RETAINED;
                 let worth = self.returns.worth(class as u8, self.age(stamp)) * class::factor(weight);
-                let found = (worth, u32::MAX - self.age(stamp), at);
+                let found = (kept, worth, u32::MAX - self.age(stamp), at);
                 if best.is_none_or(|best| found < best) {
                     best = Some(found);
                 }
             }
         }
-        best.map(|(_, _, at)| at)
+        best.map(|(.., at)| at)
     }
 }
 
@@ -250,7 +252,7 @@ impl Policy for KvPolicy {
             if node.parent == NIL && at > 0 {
                 self.attach(slot, chain[at - 1]);
             }
-            self.renew(slot, class_of(hits, gap));
+            self.renew(slot, if node.class() == RETAINED { RETAINED } else { class_of(hits, gap) });
         }
     }
 
@@ -258,12 +260,21 @@ impl Policy for KvPolicy {
         if !self.nodes.is_tracked(slot) {
             return;
         }
-        let class = match hint.expected_return_ms {
-            Some(ms) => hinted(ms),
-            None if hint.session_ended => ENDED,
-            None => self.nodes[slot].class(),
+        let class = match *hint {
+            Hint { retention_ms: Some(ms), .. } => {
+                let (nodes, until_ms) = (&self.nodes, self.now_ms.saturating_add(ms));
+                let is_kept = |slot| nodes.is_tracked(slot) && nodes[slot].class() == RETAINED;
+                self.retained.keep(slot, until_ms, nodes.len(), is_kept);
+                RETAINED
+            }
+            Hint { expected_return_ms: Some(ms), .. } => hinted(ms),
+            Hint { session_ended: true, .. } => ENDED,
+            _ => self.nodes[slot].class(),
         };
         self.unlink(slot);
+        if hint.priority != 0 {
+            self.nodes[slot].set_weight(class::prior(hint.priority));
+        }
         self.nodes[slot].set_class(class);
         if !self.nodes[slot].is_pinned() {
             self.push_hottest(slot);
@@ -272,6 +283,11 @@ impl Policy for KvPolicy {
 
     fn at(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
+        while let Some(slot) = self.retained.expired(now_ms) {
+            if self.nodes.is_tracked(slot) && self.nodes[slot].class() == RETAINED {
+                self.renew(slot, class_of(self.nodes[slot].hits(), class::NEW));
+            }
+        }
     }
 
     fn remove(&mut self, slot: u32) {
@@ -327,7 +343,7 @@ impl Policy for KvPolicy {
         }
         while let Some(at) = self.cheapest() {
             let slot = self.lists[at].coldest;
-            if matches!(self.nodes[slot].kids, 0 | u16::MAX) {
+            if matches!(self.nodes[slot].kids(), 0 | KIDS_MAX) {
                 return Some(slot);
             }
             self.unlink(slot);
@@ -351,7 +367,7 @@ impl Policy for KvPolicy {
         let worth = |slot: u32| {
             let node = self.nodes[slot];
             let worth = self.returns.worth(node.class(), self.age(node.stamp)) * class::factor(node.weight());
-            (node.is_pinned(), worth, u32::MAX - self.age(node.stamp))
+            (node.is_pinned(), node.class() == RETAINED, worth, u32::MAX - self.age(node.stamp))
         };
         let listed = self.lists.iter().chain([&self.parked]).flat_map(|list| self.nodes.iter(*list));
         let mut order: Vec<u32> = listed.collect();
@@ -362,7 +378,11 @@ impl Policy for KvPolicy {
 
     fn memory_bytes(&self) -> usize {
         let lists = self.lists.capacity() * size_of::<List>();
-        self.nodes.memory_bytes() + lists + self.history.memory_bytes() + self.returns.memory_bytes()
+        self.nodes.memory_bytes()
+            + lists
+            + self.history.memory_bytes()
+            + self.returns.memory_bytes()
+            + self.retained.memory_bytes()
     }
 }
 
@@ -381,7 +401,7 @@ impl KvPolicy {
                 (0, parent.map_or(class::NEW, |parent| class::gap(self.nodes[parent].class())))
             }
         };
-        let generation = self.nodes.of_any(entry.slot).is_some_and(|node| node.generation());
+        let generation = self.nodes.of_any(entry.slot).map_or(0, Node::generation);
         self.nodes.track(entry.slot, Node::fresh(self.now, hits, weight, generation));
         self.nodes[entry.slot].set_class(class_of(hits, gap));
     }

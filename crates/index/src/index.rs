@@ -1,5 +1,5 @@
 use hashbrown::HashTable;
-use kvtier_evict::Policy;
+use kvtier_evict::{Hint, Policy};
 use kvtier_key::Digest;
 
 use crate::config::Marks;
@@ -171,6 +171,14 @@ impl Index {
                 let slots: Vec<u32> = chain.iter().filter_map(|digest| self.find(digest)).collect();
                 self.policy.touch_chain(&slots);
             }
+        }
+    }
+
+    /// Tells the policy what the caller expects of these chunks, at this time. Absent ones are passed over.
+    pub fn hint_batch(&mut self, now_ms: u64, chain: &[Digest], hint: &Hint) {
+        self.policy.at(now_ms);
+        for slot in chain.iter().rev().filter_map(|digest| self.find(digest)).collect::<Vec<u32>>() {
+            self.policy.hint(slot, hint);
         }
     }
 

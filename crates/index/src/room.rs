@@ -55,6 +55,8 @@ pub enum Refusal {
     Held,
     /// The index has no slot left.
     NoSlot,
+    /// All that could go for it is worth at least as much.
+    NotWorth,
 }
 
 impl fmt::Display for Refusal {
@@ -69,6 +71,7 @@ impl fmt::Display for Refusal {
             Refusal::Held => {
                 f.write_str("no room: all chunks are held or being written; release holds, or raise the capacity")
             }
+            Refusal::NotWorth => f.write_str("not worth the room: what would go for it is likelier to be asked for"),
             Refusal::NoSlot => f.write_str("no slot left in the index: remove chunks, or use larger ones"),
         }
     }
@@ -93,6 +96,17 @@ impl Index {
             _ if self.books.leaving > 0 => Reserve::Busy,
             _ => Reserve::Full(Refusal::Held),
         }
+    }
+
+    /// [`reserve`](Self::reserve) for the chunk after `parent` in its chain, where that is known and present. When something has to go for
+    /// it, the policy may find it worth no more than what would go: then it is refused, and so would be the rest of its chain.
+    pub fn reserve_after(&mut self, now_ms: u64, bytes: u64, parent: Option<&Digest>) -> Reserve {
+        let parent = parent.and_then(|digest| self.find(digest));
+        let fits = self.books.used.saturating_add(self.books.reserved).saturating_add(bytes) <= self.marks.capacity;
+        if !fits && self.policy.victim().is_some() && self.policy.victim_for(parent).is_none() {
+            return Reserve::Full(Refusal::NotWorth);
+        }
+        self.reserve(now_ms, bytes)
     }
 
     /// Gives claimed room back: the write failed or was given up.

@@ -8,6 +8,8 @@ pub(crate) const NEW: u8 = 7;
 const SEEN: u8 = 32;
 /// The class of chunks whose conversation is over.
 pub(crate) const ENDED: u8 = 62;
+/// The class of chunks that are kept until a time: none of them goes while another can.
+pub(crate) const RETAINED: u8 = 63;
 /// How many weights there are.
 pub(crate) const WEIGHTS: usize = 4;
 
@@ -57,6 +59,16 @@ impl Weight {
             less if less < 0.67 => AVERAGE - 1,
             _ => AVERAGE,
         }
+    }
+}
+
+/// The weight of a chunk of this priority.
+pub(crate) fn prior(priority: i8) -> usize {
+    match priority {
+        ..0 => AVERAGE - 1,
+        0 => AVERAGE,
+        1 => AVERAGE + 1,
+        _ => AVERAGE + 2,
     }
 }
 

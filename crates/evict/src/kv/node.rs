@@ -3,8 +3,13 @@ use crate::slots::NIL;
 const CLASS: u16 = 0x3F;
 const HITS_SHIFT: u32 = 6;
 const WEIGHT_SHIFT: u32 = 9;
+/// Generations are numbers of four bits: three lie with the kids, the highest here.
 const GENERATION: u16 = 1 << 12;
 const PARENT_GENERATION: u16 = 1 << 13;
+const GENERATION_SHIFT: u32 = 10;
+const PARENT_GENERATION_SHIFT: u32 = 13;
+/// The most kids that are counted.
+pub(crate) const KIDS_MAX: u16 = (1 << GENERATION_SHIFT) - 1;
 const PINNED: u16 = 1 << 14;
 const FRESH: u16 = 1 << 15;
 const PARKED: u16 = 1 << 11;
@@ -16,24 +21,24 @@ pub(crate) struct Node {
     pub parent: u32,
     /// When it was used last.
     pub stamp: u32,
-    /// How many slots have this one as parent; stays at the maximum once there.
-    pub kids: u16,
+    /// From the lowest: kids 10 bits, generation 3, parent's generation 3.
+    family: u16,
     /// From the lowest: class 6 bits, hits 3, weight 2, and flags.
     bits: u16,
 }
 
 impl Default for Node {
     fn default() -> Self {
-        Node { parent: NIL, stamp: 0, kids: 0, bits: 0 }
+        Node { parent: NIL, stamp: 0, family: 0, bits: 0 }
     }
 }
 
 impl Node {
     /// A slot that was just filled, of this generation.
-    pub fn fresh(stamp: u32, hits: u8, weight: usize, generation: bool) -> Self {
+    pub fn fresh(stamp: u32, hits: u8, weight: usize, generation: u16) -> Self {
         let mut node = Node { stamp, ..Node::default() };
         node.bits = FRESH | u16::from(hits) << HITS_SHIFT | (weight as u16) << WEIGHT_SHIFT;
-        node.put(GENERATION, generation);
+        node.set_generation(generation);
         node
     }
 
@@ -66,25 +71,47 @@ impl Node {
         self.weight() * 64 + usize::from(self.class())
     }
 
-    /// Toggles when a slot is given up that has children: who came before is not taken for their parent.
-    pub fn generation(self) -> bool {
-        self.bits & GENERATION != 0
+    /// How many slots have this one as parent; stays at the maximum once there.
+    pub fn kids(self) -> u16 {
+        self.family & KIDS_MAX
     }
 
-    pub fn parent_generation(self) -> bool {
-        self.bits & PARENT_GENERATION != 0
+    pub fn add_kid(&mut self) {
+        self.family += u16::from(self.kids() < KIDS_MAX);
     }
 
-    pub fn set_parent(&mut self, parent: u32, generation: bool) {
+    /// One kid less; whether that was the last.
+    pub fn sub_kid(&mut self) -> bool {
+        let counted = (1..KIDS_MAX).contains(&self.kids());
+        self.family -= u16::from(counted);
+        counted && self.kids() == 0
+    }
+
+    /// Goes up when a slot is given up that has kids: who comes next is not taken for their parent.
+    pub fn generation(self) -> u16 {
+        self.family >> GENERATION_SHIFT & 7 | u16::from(self.bits & GENERATION != 0) << 3
+    }
+
+    fn set_generation(&mut self, generation: u16) {
+        self.family = self.family & !(7 << GENERATION_SHIFT) | (generation & 7) << GENERATION_SHIFT;
+        self.put(GENERATION, generation & 8 != 0);
+    }
+
+    pub fn parent_generation(self) -> u16 {
+        self.family >> PARENT_GENERATION_SHIFT & 7 | u16::from(self.bits & PARENT_GENERATION != 0) << 3
+    }
+
+    pub fn set_parent(&mut self, parent: u32, generation: u16) {
         self.parent = parent;
-        self.put(PARENT_GENERATION, generation);
+        self.family = self.family & !(7 << PARENT_GENERATION_SHIFT) | (generation & 7) << PARENT_GENERATION_SHIFT;
+        self.put(PARENT_GENERATION, generation & 8 != 0);
     }
 
-    /// Ends the generation, children and all.
+    /// Ends the generation, kids and all.
     pub fn orphan(&mut self) {
-        if self.kids > 0 {
-            self.kids = 0;
-            self.bits ^= GENERATION;
+        if self.kids() > 0 {
+            self.family &= !KIDS_MAX;
+            self.set_generation(self.generation() + 1);
         }
     }
 
