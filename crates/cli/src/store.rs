@@ -1,14 +1,16 @@
 //! A bucket as the command line names it, and who signs for it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Result;
-use kvtier::s3::creds::{Source, locate};
-use kvtier::s3::{Config, Endpoint, Error, ErrorKind, Place, Provider, Style, Trust};
+use kvtier::s3::creds::{Provide, Source};
+use kvtier::s3::{Config, Credentials, Endpoint, Error, ErrorKind, Place, Provider, Style, Trust};
+use tokio::runtime::Runtime;
 
 use crate::BadInput;
 
-/// Which bucket, and how to reach it. Credentials come from the environment, or from the shared files.
+/// Which bucket, and how to reach it. Credentials come from the environment, the shared files, or wherever else the AWS SDKs look.
 #[derive(clap::Args, Clone)]
 pub struct StoreArgs {
     /// http://host:port, https://host, s3://bucket, ...; without it `AWS_ENDPOINT_URL_S3` or AWS itself.
@@ -47,13 +49,13 @@ impl StoreArgs {
         place.or_env(lookup).resolve().map_err(failed)
     }
 
-    /// A configuration with the client's defaults, signed by what the environment or the shared files hold.
-    pub fn config(&self) -> Result<Config> {
-        Ok(self.config_of()?.0)
+    /// A configuration with the client's defaults, signed by whom the surroundings name.
+    pub fn config(&self, runtime: &Runtime) -> Result<Config> {
+        Ok(self.config_of(runtime)?.0)
     }
 
     /// As [`StoreArgs::config`] for the bucket of a path `s3://bucket/...`, which may also be a host.
-    pub fn config_for(&self, bucket: &str) -> Result<Config> {
+    pub fn config_for(&self, bucket: &str, runtime: &Runtime) -> Result<Config> {
         if let Some(other) = self.bucket.as_deref().filter(|other| *other != bucket) {
             return Err(BadInput(format!("--bucket {other} and s3://{bucket} are two buckets; name one")).into());
         }
@@ -64,15 +66,14 @@ impl StoreArgs {
         } else {
             named.bucket = Some(bucket.to_owned())
         }
-        named.config()
+        named.config(runtime)
     }
 
     /// As [`StoreArgs::config`], and where the credentials were and their public half.
-    pub fn config_of(&self) -> Result<(Config, Source, String)> {
-        let nobody = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE";
-        let (credentials, source) = locate(lookup).map_err(failed)?.ok_or_else(|| BadInput(nobody.into()))?;
-        let key = credentials.access_key().to_owned();
-        let mut config = Config::new(self.endpoint()?, credentials);
+    pub fn config_of(&self, runtime: &Runtime) -> Result<(Config, Source, String)> {
+        let (provider, now, source) = runtime.block_on(signer())?;
+        let key = now.access_key().to_owned();
+        let mut config = Config::with_provider(self.endpoint()?, provider);
         if let Some(path) = &self.ca_bundle {
             let pem = std::fs::read(path)
                 .map_err(|e| BadInput(format!("{} cannot be read: {e}; check --ca-bundle", path.display())))?;
@@ -80,6 +81,21 @@ impl StoreArgs {
         }
         Ok((config, source, key))
     }
+}
+
+type Signer = (Arc<dyn Provide>, Credentials, Source);
+
+#[cfg(feature = "aws-config")]
+async fn signer() -> Result<Signer> {
+    kvtier::s3::creds::discover(lookup).await.map_err(failed)
+}
+
+#[cfg(not(feature = "aws-config"))]
+async fn signer() -> Result<Signer> {
+    let nobody = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE";
+    let found = kvtier::s3::creds::locate(lookup).map_err(failed)?;
+    let (found, source) = found.ok_or_else(|| BadInput(nobody.into()))?;
+    Ok((Arc::new(found.clone()), found, source))
 }
 
 /// What the store or the client said. What only other arguments can mend is bad input.

@@ -79,6 +79,24 @@ fn bad_arguments_and_refusals_end_with_code_2_and_no_secret() {
     }
 }
 
+/// As on a machine where a role, a process or a metadata service gives credentials.
+#[cfg(feature = "aws-config")]
+#[test]
+fn credentials_may_come_from_wherever_the_aws_sdks_look() {
+    let server = Server::start(Setup::default()).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let (folder, script) = (home.path().join(".aws"), home.path().join("who"));
+    std::fs::create_dir(&folder).unwrap();
+    let pair = format!(r#"{{"Version": 1, "AccessKeyId": "AKIDTEST", "SecretAccessKey": "{SECRET}"}}"#);
+    std::fs::write(&script, format!("echo '{pair}'")).unwrap();
+    std::fs::write(folder.join("config"), format!("[default]\ncredential_process = /bin/sh {}\n", script.display()))
+        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+    command.args(LOOK.split(' ')).args(["--endpoint", &server.url(), "--bucket", "bucket", "--json"]);
+    let out = json(&command.env_clear().env("HOME", home.path()).output().unwrap());
+    assert!(found(&out, "credentials").0.starts_with("AKIDTEST, from a role, a process"), "{out}");
+}
+
 const LOOK: &str = "doctor s3 --gb 0.002 --size 64KiB --concurrency 1,4";
 
 /// What was found under a name, and the advice.

@@ -63,6 +63,8 @@ async fn end(client: &Client) {
         }
     }
     client.delete_bucket().await.unwrap();
+    let (counts, http2) = (client.counts(), var("S3_HTTP2").is_some_and(|http2| http2 != "off"));
+    assert_eq!((counts.connections_http2 > 0, counts.connections_http11 > 0), (http2, !http2), "{counts:?}");
 }
 
 #[tokio::test]

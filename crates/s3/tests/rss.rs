@@ -58,9 +58,12 @@ fn memory_stays_where_it_was_over_gigabytes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let memory = Memory::new();
-        for (tls, share) in [(false, 3), (true, 1)] {
-            let stray = soak(&remote.client(tls), &memory, gigabytes * 250_000_000 * share).await;
-            assert!(stray <= STRAY_KIB, "tls {tls}: {stray} KiB");
+        let over =
+            [("HTTP/1.1", remote.client(false), 3), ("TLS", remote.client(true), 1), ("HTTP/2", remote.http2(), 1)];
+        for (what, client, share) in over {
+            let stray = soak(&client, &memory, gigabytes * 250_000_000 * share).await;
+            assert_eq!(client.counts().connections_http2 > 0, what == "HTTP/2");
+            assert!(stray <= STRAY_KIB, "over {what}: {stray} KiB");
         }
     });
 }

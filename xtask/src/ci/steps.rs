@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use super::{Outcome, Run};
-use crate::servers::Kind;
+use crate::servers::{Kind, Way};
 use crate::sh::Cmd;
 use crate::testing::Count;
 use crate::{arch, features, filesystems, fuzz, servers, shuttle, testing, tidy, wheel};
@@ -124,7 +124,7 @@ pub fn filesystems(run: &mut Run) -> Result<Outcome> {
 
 /// The S3 client against Ceph and Swift, where they are installed or can be.
 pub fn real_servers(run: &mut Run) -> Result<Outcome> {
-    let (count, absent) = servers::test(&[Kind::Ceph, Kind::Swift])?;
+    let (count, absent) = servers::test(&[Kind::Ceph, Kind::Swift], &[Way::Plain])?;
     if count.passed == 0 {
         return Ok(Outcome::Skipped(absent.join("; ")));
     }

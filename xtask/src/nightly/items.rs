@@ -68,7 +68,7 @@ pub fn fuzz(_: &[Package]) -> Result<Outcome> {
 }
 
 pub fn real_servers(_: &[Package]) -> Result<Outcome> {
-    let (count, absent) = servers::test(&servers::Kind::ALL)?;
+    let (count, absent) = servers::test(&servers::Kind::ALL, &servers::Way::ALL)?;
     let tests = format!("{} tests", count.passed);
     Ok(match (count.passed, absent.is_empty()) {
         (0, _) => Outcome::Skipped(absent.join("; ")),

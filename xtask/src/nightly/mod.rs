@@ -29,7 +29,11 @@ const ITEMS: &[Item] = &[
     Item { name: "valgrind", what: "memcheck on the allocators and arenas of kvtier-mem", run: items::valgrind },
     Item { name: "miri", what: "Miri on the crates that need no kernel", run: items::miri },
     Item { name: "fuzz", what: "every fuzz target for 10 minutes", run: items::fuzz },
-    Item { name: "real-servers", what: "the S3 client on Ceph, Swift, Garage and moto", run: items::real_servers },
+    Item {
+        name: "real-servers",
+        what: "the S3 client on Ceph, Swift, Garage and moto: plain, TLS, HTTP/2",
+        run: items::real_servers,
+    },
     Item { name: "lmcache-files", what: "the real LMCache reads our files and we read its", run: lmcache::files },
     Item { name: "lmcache-wheel", what: "the Python module inside the real LMCache", run: lmcache::wheel },
     Item { name: "botocore", what: "the S3 client's signatures beside botocore's", run: botocore::run },

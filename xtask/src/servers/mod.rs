@@ -3,6 +3,7 @@
 //! Each lives in a directory of its own under `target/`, on ports that were free, and dies by `stop`; several can run at once.
 
 mod ceph;
+mod front;
 mod garage;
 mod moto;
 mod packages;
@@ -15,6 +16,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use self::front::Front;
+pub use self::front::Way;
 use crate::args::Args;
 use crate::sh::{Cmd, root};
 use crate::testing::{self, Count};
@@ -116,23 +119,36 @@ pub fn run(args: &mut Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs the S3 client's tests against each of `kinds`, on servers of its own; answers how many tests passed, and which servers this
-/// machine lacks, with the reason.
-pub fn test(kinds: &[Kind]) -> Result<(Count, Vec<String>)> {
+/// Runs the S3 client's tests against each of `kinds`, on servers of its own, by each of `ways`; answers how many tests passed, and
+/// what this machine lacks, with the reason.
+pub fn test(kinds: &[Kind], ways: &[Way]) -> Result<(Count, Vec<String>)> {
     let (mut count, mut absent) = (Count::default(), Vec::new());
+    let lacks = if ways == [Way::Plain] { None } else { Front::lacks()? };
+    let ways: Vec<Way> = ways.iter().copied().filter(|way| *way == Way::Plain || lacks.is_none()).collect();
+    absent.extend(lacks.map(|why| format!("TLS: {why}")));
     for kind in kinds {
         let dir = dir(&format!("{}-tests", kind.name()));
         match kind.start(&dir).with_context(|| format!("{} does not start", kind.name()))? {
             Started::Absent(why) => absent.push(format!("{}: {why}", kind.name())),
             Started::Up(access) => {
                 let _ends = Ends(&dir);
-                println!("on {}:", kind.name());
-                let cmd = Cmd::new("cargo test --locked -p kvtier-s3 --test real");
-                count += testing::run(&access.into_iter().fold(cmd, |cmd, (name, value)| cmd.env(name, value)))?;
+                for way in &ways {
+                    println!("on {}, {way:?}:", kind.name());
+                    count += try_out(*way, &dir, &access)?;
+                }
             }
         }
     }
     Ok((count, absent))
+}
+
+fn try_out(way: Way, dir: &Path, access: &Access) -> Result<Count> {
+    let access = match way {
+        Way::Plain => access.clone(),
+        _ => way.through(&Front::start(dir, access).context("haproxy does not start")?, access),
+    };
+    let cmd = Cmd::new("cargo test --locked -p kvtier-s3 --test real");
+    testing::run(&access.into_iter().fold(cmd, |cmd, (name, value)| cmd.env(name, value)))
 }
 
 /// Stops a server when dropped.

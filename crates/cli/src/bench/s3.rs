@@ -56,7 +56,7 @@ pub fn run(args: &S3Args) -> Result<()> {
     let mut cells = Vec::new();
     for (size, concurrency) in grid {
         let load = Load { ops: &args.op, size, concurrency, gb: args.gb };
-        measure(args.store.config()?, &runtime, &load, &mut cells)?;
+        measure(args.store.config(&runtime)?, &runtime, &load, &mut cells)?;
     }
     print(&cells, args.json)
 }

@@ -53,8 +53,9 @@ impl Bucket {
         let root = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
         // Before the client's threads: they must inherit which signals are not theirs.
         crate::interrupt::watch()?;
-        let client = Client::new(store.config_for(bucket)?);
-        Ok(Some(Bucket { client, runtime: crate::bench::s3::runtime(1)?, root, layout }))
+        let runtime = crate::bench::s3::runtime(1)?;
+        let client = Client::new(store.config_for(bucket, &runtime)?);
+        Ok(Some(Bucket { client, runtime, root, layout }))
     }
 
     fn contents(&self) -> Result<Contents> {

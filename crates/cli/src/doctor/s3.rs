@@ -74,8 +74,8 @@ pub fn run(args: &S3Args) -> Result<()> {
 }
 
 fn look(args: &S3Args) -> Result<Found> {
-    let (config, source, key) = args.store.config_of()?;
     let runtime = runtime(1)?;
+    let (config, source, key) = args.store.config_of(&runtime)?;
     let client = Client::new(config);
     let connection = runtime.block_on(client.survey()).map_err(failed)?;
     let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
@@ -86,7 +86,7 @@ fn look(args: &S3Args) -> Result<Found> {
     let mut rates = Vec::new();
     for concurrency in args.concurrency.iter().copied().filter(|n| *n > 0 && size > 0) {
         let (mut cells, load) = (Vec::new(), Load { ops: &ops, size, concurrency, gb: args.gb });
-        measure(args.store.config()?, &runtime, &load, &mut cells)?;
+        measure(args.store.config(&runtime)?, &runtime, &load, &mut cells)?;
         rates.push(rate(&cells).context("a rate is missing")?);
     }
     let (endpoint, clock_offset_s) = (client.endpoint(), client.clock_offset());

@@ -1,9 +1,32 @@
-use std::time::UNIX_EPOCH;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 
-use super::{Credentials, Provide, Provided};
+use super::{Credentials, Provide, Provided, Source, from_env, locate};
 use crate::error::{Error, ErrorKind, Result};
+
+/// The chain asks the network: instance metadata, a container's agent, STS.
+const FIRST_MAX: Duration = Duration::from_secs(10);
+
+/// A source of credentials, those that it gives now, and what it is: the key pair that [`locate`] finds, else the [`AwsChain`]. Errors
+/// when neither has any.
+pub async fn discover(lookup: impl Fn(&str) -> Option<String>) -> Result<(Arc<dyn Provide>, Credentials, Source)> {
+    // Half a key pair there is a mistake, whatever else there is.
+    from_env(&lookup)?;
+    let located = locate(lookup);
+    if let Ok(Some((found, source))) = located {
+        return Ok((Arc::new(found.clone()), found, source));
+    }
+    let slow = || Error::new(ErrorKind::Timeout, "the source of credentials did not answer in time");
+    let first = async {
+        let chain = AwsChain::load(None).await?;
+        let first = tokio::time::timeout(FIRST_MAX, chain.provide()).await.unwrap_or_else(|_| Err(slow()))?;
+        Ok((Arc::new(chain) as Arc<dyn Provide>, first, Source::Chain))
+    };
+    // Where there was something wrong with the files, that is what to look at.
+    first.await.map_err(|e| located.err().unwrap_or(e))
+}
 
 /// Credentials as the AWS SDKs find them: environment, profiles with role chains and `credential_process`, web identity (the token
 /// file is read at each refresh), containers (ECS, EKS Pod Identity) and instance metadata. When to ask again is for the
@@ -45,8 +68,6 @@ impl Provide for AwsChain {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use aws_credential_types::provider::error::CredentialsError;
     use aws_credential_types::provider::future::ProvideCredentials as Answer;
 
@@ -59,6 +80,15 @@ mod tests {
         let found = AwsChain::of(source).provide().await.unwrap();
         assert_eq!((found.access_key(), found.secret_key(), found.token()), ("A", "S", Some("T")));
         assert_eq!(found.expires(), Some(2_208_988_800));
+    }
+
+    #[tokio::test]
+    async fn key_pairs_at_hand_come_first_and_mistakes_are_told_at_once() {
+        let both = |name: &str| name.starts_with("AWS_").then(|| "x".to_owned()).filter(|_| name.contains("KEY"));
+        let (_, found, source) = discover(both).await.unwrap();
+        assert_eq!((found.access_key(), source), ("x", Source::Environment));
+        let half = |name: &str| (name == "AWS_ACCESS_KEY_ID").then(|| "x".to_owned());
+        assert_eq!(discover(half).await.unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[derive(Debug)]

@@ -16,12 +16,15 @@ pub enum Source {
         /// The profile.
         profile: String,
     },
+    /// Another one that the AWS SDKs know.
+    Chain,
 }
 
 impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Source::Environment => f.write_str("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the environment"),
+            Source::Chain => f.write_str("a role, a process, a web identity, a container or instance metadata"),
             Source::File { path, profile } => write!(f, "profile {profile} of {}", path.display()),
         }
     }

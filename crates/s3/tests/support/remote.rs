@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use kvtier_s3::{Client, Config, Place, Trust};
+use kvtier_s3::{Client, Config, Http2, Place, Trust};
 use kvtier_testkit::s3::Server;
 
 use super::front::Front;
@@ -19,6 +19,7 @@ const READY: &str = "serving ";
 pub struct Remote {
     child: Child,
     plain: String,
+    http2: String,
     tls: String,
     ca: String,
 }
@@ -31,10 +32,10 @@ impl Remote {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = lines.find_map(|line| line.unwrap().split_once(READY).map(|(_, rest)| rest.to_owned())).unwrap();
-        let [plain, tls, ca] = line.split(' ').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap();
+        let [plain, http2, tls, ca] = line.split(' ').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap();
         // Nobody reads on, and nothing more is written.
         std::mem::forget(lines);
-        Remote { child, plain, tls, ca: std::fs::read_to_string(ca).unwrap() }
+        Remote { child, plain, http2, tls, ca: std::fs::read_to_string(ca).unwrap() }
     }
 
     pub fn client(&self, tls: bool) -> Client {
@@ -42,8 +43,16 @@ impl Remote {
     }
 
     pub fn config(&self, tls: bool) -> Config {
-        let url = if tls { &self.tls } else { &self.plain };
+        self.speaking(Http2::Off, if tls { &self.tls } else { &self.plain })
+    }
+
+    pub fn http2(&self) -> Client {
+        Client::new(self.speaking(Http2::PriorKnowledge, &self.http2))
+    }
+
+    fn speaking(&self, http2: Http2, url: &str) -> Config {
         let mut config = config_of(Place::of(url).bucket("bucket").resolve().unwrap());
+        config.http2 = http2;
         config.trust = Trust::Pem(self.ca.clone().into());
         config.stall_max = std::time::Duration::from_secs(10);
         config.deadline = std::time::Duration::from_secs(60);
@@ -63,12 +72,16 @@ impl Drop for Remote {
 #[allow(clippy::print_stdout)]
 pub fn serve() {
     let Ok(sizes) = std::env::var(SERVE) else { return };
-    let server = Server::start(Default::default()).unwrap();
-    sizes.split(' ').for_each(|size| server.put_object(size, pattern(size.parse().unwrap())));
+    let (server, http2) =
+        (Server::start(Default::default()).unwrap(), Server::start_http2(Default::default()).unwrap());
+    for server in [&server, &http2] {
+        sizes.split(' ').for_each(|size| server.put_object(size, pattern(size.parse().unwrap())));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let front = runtime.block_on(Front::before(&server));
     let ca = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(ca.path(), &front.ca).unwrap();
-    println!("\n{READY}{} https://{} {}", server.url(), front.address, ca.path().display());
+    let (tls, ca) = (front.address, ca.path().display());
+    println!("\n{READY}http://{} http://{} https://{tls} {ca}", server.address(), http2.address());
     drop(std::io::stdin().read(&mut [0]));
 }
