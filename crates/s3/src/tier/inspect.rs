@@ -7,7 +7,7 @@ use kvtier_key::{BlockSums, Digest, Facts};
 
 use super::Layout;
 use super::layout::OWN;
-use super::told::FACTS;
+use super::told::text_of;
 use crate::Object;
 
 /// What is wrong with an object, or not known of it.
@@ -42,7 +42,7 @@ pub fn layout_of(rest: &str) -> Option<Layout> {
 
 /// Checks an object's bytes against the facts in its metadata; `rest` is its name behind the prefix.
 pub fn check(rest: &str, object: &Object, bytes: &[u8]) -> Result<(), Damage> {
-    proven(rest, object.meta(FACTS), bytes)
+    proven(rest, text_of(|name| object.header(name)).as_deref(), bytes)
 }
 
 fn proven(rest: &str, facts: Option<&str>, bytes: &[u8]) -> Result<(), Damage> {

@@ -8,7 +8,7 @@ use kvtier_mem::Lease;
 use super::counters::add;
 use super::lanes::Lane;
 use super::shared::{Shared, Sight};
-use super::told::{FACTS, Proof, Told, told};
+use super::told::{Proof, Told, told};
 use super::{Layout, Verify};
 use crate::Client;
 use crate::http::Landing;
@@ -190,7 +190,7 @@ async fn ranges(shared: &Shared, client: &Client, op: &mut Load, name: &str) -> 
     add(&shared.counters.loads_in_ranges, 1);
     let answer = client.get_parallel(name, lease, shared.manner.part_bytes, shared.manner.parts_max).await;
     let Ok(Some(object)) = &answer else { return (answer.map(|_| None), Got::default()) };
-    let told = told(object.meta(FACTS), Some(object.total()), &op.key);
+    let told = told(|name| object.header(name), Some(object.total()), &op.key);
     let sound = match (&told, lease.as_host()) {
         (Told::Facts(facts), Some(bytes)) => BlockSums::of(bytes) == facts.sums,
         (told, _) => matches!(told, Told::Nothing),

@@ -11,7 +11,7 @@ use super::lanes::Lane;
 use super::load::{Got, Verdict, judge};
 use super::room;
 use super::shared::{Shared, Sight};
-use super::told::{FACTS, told};
+use super::told::told;
 use crate::List;
 
 /// How many heads are asked for at a time.
@@ -98,7 +98,7 @@ async fn head_as(shared: &Shared, key: &Key, name: &str, deadline: Instant) -> R
         shared.vanished(key.digest(), &look);
         return Ok(Presence::Miss);
     };
-    let told = told(object.meta(FACTS), Some(object.total()), key);
+    let told = told(|name| object.header(name), Some(object.total()), key);
     let got = Got { told: Some(told), len: object.total(), sound: true, ..Got::default() };
     let sight = Sight { key, name, len: got.len, etag: object.etag(), proven: false };
     let hit = match judge(shared, key, &got, None) {

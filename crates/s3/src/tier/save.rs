@@ -13,8 +13,8 @@ use super::lanes::Lane;
 use super::lookup::head;
 use super::room::{Room, claim};
 use super::shared::{Shared, enter};
-use super::told::{FACTS, text};
-use crate::{Checksum, Client, Conditional, Put, Stored};
+use super::told::meta;
+use crate::{Checksum, Client, Conditional, Provider, Put, Stored};
 
 /// How long a save whose outcome is unknown is looked for.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
@@ -33,12 +33,14 @@ pub struct Manner {
     pub part_bytes: usize,
     pub parts_max: usize,
     pub room_wait_max: Duration,
+    provider: Provider,
     settles: Semaphore,
 }
 
 impl Manner {
     pub fn of(config: &TierConfig, client: &Client) -> Self {
-        let conditional = client.endpoint().provider().conditional();
+        let provider = client.endpoint().provider();
+        let conditional = provider.conditional();
         Manner {
             if_absent: AtomicBool::new(config.if_absent && conditional == Conditional::Honoured),
             if_absent_unknown: config.if_absent && conditional == Conditional::Unknown,
@@ -47,6 +49,7 @@ impl Manner {
             part_bytes: config.part_bytes,
             parts_max: config.parts_max,
             room_wait_max: config.room_wait_max,
+            provider,
             settles: Semaphore::new(SETTLES_MAX),
         }
     }
@@ -148,7 +151,7 @@ async fn store(
     let client = shared.client.until(deadline);
     let crc = (client.inner.config.checksum == Checksum::Crc32c).then(|| sums.whole());
     let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
-    let mut how = Put::default().meta(FACTS, text(&facts));
+    let mut how = meta(&facts, shared.manner.provider);
     how.crc32c = crc;
     how.if_absent = manner.if_absent.load(Ordering::Relaxed) && !shared.books().index.is_suspect(key.digest());
     loop {

@@ -1,5 +1,7 @@
 //! What an object's head says of the chunk in it, and the proof of its bytes while they land.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
@@ -7,10 +9,22 @@ use kvtier_core::Key;
 use kvtier_key::{BlockSums, Facts};
 
 use crate::http::{Framing, Head, Watch};
+use crate::{Provider, Put};
 
 /// The metadata field that holds the facts, behind `x-amz-meta-`.
-pub const FACTS: &str = "kvtier";
+const FACTS: &str = "kvtier";
 const FACTS_HEADER: &str = "x-amz-meta-kvtier";
+/// Where the facts go on, in stores whose fields are shorter than facts.
+const MORE_HEADERS: [&str; 6] = [
+    "x-amz-meta-kvtier-2",
+    "x-amz-meta-kvtier-3",
+    "x-amz-meta-kvtier-4",
+    "x-amz-meta-kvtier-5",
+    "x-amz-meta-kvtier-6",
+    "x-amz-meta-kvtier-7",
+];
+/// Swift's fields have at most 256 characters.
+const SWIFT_FIELD_MAX: usize = 240;
 
 /// What an object's head says of the chunk in it.
 #[derive(Debug)]
@@ -23,10 +37,18 @@ pub enum Told {
     Wrong,
 }
 
-/// Reads an object's facts and checks all of them but the sums; `total` is the object's length, where it is known.
-pub fn told(text: Option<&str>, total: Option<u64>, key: &Key) -> Told {
-    let Some(text) = text else { return Told::Nothing };
-    let Some(facts) = STANDARD.decode(text).ok().and_then(|bytes| Facts::decode(&bytes).ok()) else {
+/// An object's facts as they are written in the headers of an answer, of one field or several.
+pub fn text_of<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Cow<'h, str>> {
+    let first = header(FACTS_HEADER)?;
+    let more = MORE_HEADERS.iter().map_while(|name| header(name));
+    Some(more.fold(Cow::Borrowed(first), |text, more| Cow::Owned(text.into_owned() + more)))
+}
+
+/// Reads an object's facts, by the headers of an answer, and checks all of them but the sums; `total` is the object's length, where it is
+/// known.
+pub fn told<'h>(header: impl Fn(&str) -> Option<&'h str>, total: Option<u64>, key: &Key) -> Told {
+    let Some(text) = text_of(header) else { return Told::Nothing };
+    let Some(facts) = STANDARD.decode(&*text).ok().and_then(|bytes| Facts::decode(&bytes).ok()) else {
         return Told::Wrong;
     };
     let len = total.unwrap_or(facts.raw_len);
@@ -39,9 +61,15 @@ pub fn told(text: Option<&str>, total: Option<u64>, key: &Key) -> Told {
     if same { Told::Facts(Box::new(facts)) } else { Told::Wrong }
 }
 
-/// How facts are written into a header.
-pub fn text(facts: &Facts) -> String {
-    STANDARD.encode(facts.encode())
+/// What is stored with an object: its facts in one field, or in several where the store's are short.
+pub fn meta(facts: &Facts, provider: Provider) -> Put {
+    let text = STANDARD.encode(facts.encode());
+    if provider != Provider::Swift || text.len() <= SWIFT_FIELD_MAX {
+        return Put::default().meta(FACTS, text);
+    }
+    let names = std::iter::once(FACTS_HEADER).chain(MORE_HEADERS).map(|name| &name["x-amz-meta-".len()..]);
+    let pieces = text.as_bytes().chunks(SWIFT_FIELD_MAX).map(String::from_utf8_lossy);
+    names.zip(pieces).fold(Put::default(), |put, (name, piece)| put.meta(name, piece))
 }
 
 /// The proof of one load: each block is compared when its last byte has landed.
@@ -74,7 +102,7 @@ impl<'a> Proof<'a> {
 impl Watch for Proof<'_> {
     fn begin(&mut self, head: &Head) -> bool {
         let total = if let Framing::Length(len) = head.framing { Some(len) } else { None };
-        let told = told(head.header(FACTS_HEADER), total, self.key);
+        let told = told(|name| head.header(name), total, self.key);
         let known = matches!(told, Told::Facts(_));
         let etag = head.header("etag").map(str::to_owned);
         *self = Proof { told: Some(told), total, etag, ..Proof::of(self.key) };
@@ -112,8 +140,9 @@ mod tests {
         Key::new(Namespace::new("t", Digest::default()).into(), id)
     }
 
-    fn head(text: &str, len: usize) -> Head {
-        let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {len}\r\nx-amz-meta-kvtier: {text}\r\n\r\n");
+    fn head(put: &Put, len: usize) -> Head {
+        let meta: String = put.meta.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {len}\r\n{meta}\r\n");
         Head::parse(text.as_bytes(), false).unwrap().unwrap().0
     }
 
@@ -121,7 +150,7 @@ mod tests {
     fn a_proof_holds_for_the_very_bytes_only() {
         let (key, bytes) = (key(1), (0..300_001u32).map(|n| (n * 31 + n / 1000) as u8).collect::<Vec<_>>());
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
-        let head = head(&text(&facts), bytes.len());
+        let head = head(&meta(&facts, Provider::Aws), bytes.len());
         let proof = |bytes: &[u8], piece: usize| {
             let mut proof = Proof::of(&key);
             assert!(proof.begin(&head));
@@ -146,8 +175,11 @@ mod tests {
     #[test]
     fn heads_of_other_chunks_tell_so() {
         let (mine, bytes) = (key(1), [7; 100]);
-        let facts = |key: &Key| text(&Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes)));
-        let told_of = |text: Option<&str>, total| told(text, total, &mine);
+        let facts = |key: &Key| {
+            let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+            meta(&facts, Provider::Other).meta.remove(0).1
+        };
+        let told_of = |text: Option<&str>, total| told(|name| text.filter(|_| name == FACTS_HEADER), total, &mine);
         assert!(matches!(told_of(None, Some(100)), Told::Nothing));
         assert!(matches!(told_of(Some(&facts(&mine)), Some(100)), Told::Facts(_)));
         assert!(matches!(told_of(Some(&facts(&mine)), None), Told::Facts(_)));
@@ -156,5 +188,18 @@ mod tests {
         assert!(matches!(told_of(Some("junk"), Some(100)), Told::Wrong));
         let elsewhere = Key::new(Namespace::new("other", Digest::default()).into(), mine.id().clone());
         assert!(matches!(told_of(Some(&facts(&elsewhere)), Some(100)), Told::Wrong));
+    }
+
+    #[test]
+    fn facts_fit_the_short_fields_of_swift_and_come_back() {
+        let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
+        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+        let put = meta(&facts, Provider::Swift);
+        assert!(put.meta.len() > 1 && put.meta.iter().all(|(_, value)| value.len() <= SWIFT_FIELD_MAX));
+        assert!(put.meta.len() <= 1 + MORE_HEADERS.len());
+        let head = head(&put, bytes.len());
+        let total = Some(bytes.len() as u64);
+        assert!(matches!(told(|name| head.header(name), total, &key), Told::Facts(back) if *back == facts));
+        assert_eq!(meta(&facts, Provider::Aws).meta.len(), 1);
     }
 }
