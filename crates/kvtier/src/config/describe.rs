@@ -1,5 +1,7 @@
 //! What a tier is, for people and programs.
 
+use kvtier_evict::PolicyKind;
+
 use super::TierSpec;
 use crate::bytes::format;
 
@@ -12,7 +14,7 @@ impl TierSpec {
                     ("type", "host".into()),
                     ("name", name.clone().unwrap_or_else(|| "host".into())),
                     ("cap", format(*bytes)),
-                    ("policy", policy.unwrap_or_default().to_string()),
+                    ("policy", policy.unwrap_or(PolicyKind::Lru).to_string()),
                 ]
             }
             #[cfg(feature = "file")]
@@ -34,7 +36,7 @@ fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
         ("type", "file".into()),
         ("name", spec.name.clone().unwrap_or_else(|| "file".into())),
         ("cap", cap),
-        ("policy", spec.policy.unwrap_or_default().to_string()),
+        ("policy", spec.policy.unwrap_or(PolicyKind::Lru).to_string()),
         ("path", spec.path.display().to_string()),
         ("layout", spec.layout.unwrap_or_default().to_string()),
         ("verify", format!("{:?}", spec.verify.unwrap_or_default()).to_lowercase()),

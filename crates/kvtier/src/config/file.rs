@@ -68,7 +68,7 @@ impl FileSpec {
 
     pub(super) fn open(&self) -> Result<FileTier, Error> {
         let mut config = self.bytes.of(&self.path).with_shrink(self.shrink);
-        config = config.with_policy(self.policy.unwrap_or_default());
+        config = config.with_policy(self.policy.unwrap_or(PolicyKind::Lru));
         config = config.with_engine(self.engine.unwrap_or(EngineKind::Auto));
         config = config.with_layout(self.layout.unwrap_or_default()).with_verify(self.verify.unwrap_or_default());
         config = config.with_durability(self.durability.unwrap_or_default());

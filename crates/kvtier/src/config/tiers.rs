@@ -136,7 +136,7 @@ impl TierSpec {
     fn open(&self) -> Result<Arc<dyn Tier>, Error> {
         match self {
             TierSpec::Host { bytes, name, policy } => {
-                let mut config = HostConfig::new(*bytes).with_policy(policy.unwrap_or_default());
+                let mut config = HostConfig::new(*bytes).with_policy(policy.unwrap_or(PolicyKind::Lru));
                 config.name = name.clone().unwrap_or(config.name);
                 Ok(Arc::new(HostTier::open(config)?))
             }
