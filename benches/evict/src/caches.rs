@@ -1,0 +1,171 @@
+//! The caches that are compared.
+
+use hashbrown::HashTable;
+use kvtier_evict::{Arc, Entry, KvPolicy, Lru, Policy, PolicyKind, S3Fifo, Sieve};
+use kvtier_index::{Chunk, Index, IndexConfig, Reserve};
+use kvtier_key::Digest;
+
+use crate::ENTRIES;
+
+/// What is measured.
+pub trait Cache {
+    /// Looks a key up as used; whether it is there.
+    fn hit(&mut self, key: u64) -> bool;
+    /// Adds a key that is not there; something else goes.
+    fn insert(&mut self, key: u64);
+    /// Heap memory, where the cache says.
+    fn bytes(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// All of them, by name.
+pub fn all() -> Vec<(&'static str, Box<dyn Cache>)> {
+    let mut all: Vec<(&'static str, Box<dyn Cache>)> = vec![
+        ("schnellru", Box::new(schnellru::LruMap::<u64, u64>::new(schnellru::ByLength::new(ENTRIES as u32)))),
+        ("kvtier lru", Box::new(Slots::new(Lru::new()))),
+        ("kvtier default", Box::new(Slots::new(KvPolicy::new()))),
+        ("kvtier arc", Box::new(Slots::new(Arc::new()))),
+        ("kvtier s3-fifo", Box::new(Slots::new(S3Fifo::new()))),
+        ("kvtier sieve", Box::new(Slots::new(Sieve::new()))),
+        ("quick_cache", Box::new(quick_cache::unsync::Cache::<u64, u64>::new(ENTRIES))),
+        ("moka", Box::new(moka::sync::Cache::<u64, u64>::new(ENTRIES as u64))),
+    ];
+    #[cfg(feature = "foyer")]
+    all.push(("foyer-memory", Box::new(foyer())));
+    all.push(("kvtier index, lru", Box::new(Whole::new(PolicyKind::Lru))));
+    all.push(("kvtier index, default", Box::new(Whole::new(PolicyKind::Default))));
+    all
+}
+
+impl Cache for schnellru::LruMap<u64, u64> {
+    fn hit(&mut self, key: u64) -> bool {
+        self.get(&key).is_some()
+    }
+
+    fn insert(&mut self, key: u64) {
+        schnellru::LruMap::insert(self, key, key);
+    }
+
+    fn bytes(&self) -> Option<usize> {
+        Some(self.memory_usage())
+    }
+}
+
+impl Cache for quick_cache::unsync::Cache<u64, u64> {
+    fn hit(&mut self, key: u64) -> bool {
+        self.get(&key).is_some()
+    }
+
+    fn insert(&mut self, key: u64) {
+        quick_cache::unsync::Cache::insert(self, key, key);
+    }
+}
+
+impl Cache for moka::sync::Cache<u64, u64> {
+    fn hit(&mut self, key: u64) -> bool {
+        self.get(&key).is_some()
+    }
+
+    fn insert(&mut self, key: u64) {
+        moka::sync::Cache::insert(self, key, key);
+    }
+}
+
+#[cfg(feature = "foyer")]
+fn foyer() -> foyer_memory::Cache<u64, u64> {
+    let lru = foyer_memory::LruConfig::default();
+    foyer_memory::CacheBuilder::new(ENTRIES).with_shards(1).with_eviction_config(lru).build()
+}
+
+#[cfg(feature = "foyer")]
+impl Cache for foyer_memory::Cache<u64, u64> {
+    fn hit(&mut self, key: u64) -> bool {
+        self.get(&key).is_some()
+    }
+
+    fn insert(&mut self, key: u64) {
+        foyer_memory::Cache::insert(self, key, key);
+    }
+}
+
+/// One of our policies with a table, keys and values by slot.
+struct Slots<P> {
+    policy: P,
+    table: HashTable<u32>,
+    entries: Vec<(u64, u64)>,
+}
+
+impl<P: Policy> Slots<P> {
+    fn new(policy: P) -> Self {
+        Slots { policy, table: HashTable::with_capacity(ENTRIES), entries: Vec::with_capacity(ENTRIES) }
+    }
+}
+
+impl<P: Policy> Cache for Slots<P> {
+    fn hit(&mut self, key: u64) -> bool {
+        let entries = &self.entries;
+        let found = self.table.find(key, |slot| entries[*slot as usize].0 == key).copied();
+        found.map(|slot| self.policy.touch(slot)).is_some()
+    }
+
+    fn insert(&mut self, key: u64) {
+        let slot = if self.entries.len() < ENTRIES {
+            self.entries.push((key, key));
+            self.entries.len() as u32 - 1
+        } else {
+            let slot = self.policy.victim().expect("a full cache has a victim");
+            let old = std::mem::replace(&mut self.entries[slot as usize], (key, key)).0;
+            self.table.find_entry(old, |at| *at == slot).expect("what is there is in the table").remove();
+            self.policy.evict(slot, old);
+            slot
+        };
+        let entries = &self.entries;
+        self.table.insert_unique(key, slot, |slot| entries[*slot as usize].0);
+        self.policy.insert(Entry::new(slot, 1).with_tag(key));
+    }
+
+    fn bytes(&self) -> Option<usize> {
+        Some(self.policy.memory_bytes() + self.table.allocation_size() + 16 * self.entries.capacity())
+    }
+}
+
+/// The whole index.
+struct Whole(Index);
+
+impl Whole {
+    fn new(kind: PolicyKind) -> Self {
+        let config = IndexConfig::new(ENTRIES as u64).with_high_mark(1.0).with_batch_max(1e-6);
+        Whole(Index::new(config, kind.build()).expect("the configuration is valid"))
+    }
+}
+
+fn digest(key: u64) -> Digest {
+    let mut bytes = [7; 32];
+    bytes[..8].copy_from_slice(&key.to_le_bytes());
+    Digest(bytes)
+}
+
+impl Cache for Whole {
+    fn hit(&mut self, key: u64) -> bool {
+        let digest = digest(key);
+        let there = self.0.get(&digest).is_some();
+        self.0.touch_batch(&[digest]);
+        there
+    }
+
+    fn insert(&mut self, key: u64) {
+        let room = loop {
+            match self.0.reserve(0, 1) {
+                Reserve::Granted(room) => break room,
+                Reserve::Evict(victims) => victims.iter().for_each(|v| _ = self.0.evicted(&v.chunk.digest)),
+                other => panic!("{other:?}"),
+            }
+        };
+        let _ = self.0.commit(room, Chunk::new(digest(key), 1, 1));
+    }
+
+    fn bytes(&self) -> Option<usize> {
+        Some(self.0.memory_bytes())
+    }
+}

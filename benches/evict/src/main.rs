@@ -1,0 +1,108 @@
+//! What an operation costs at a million entries: our policies beside other caches, in one run on one thread.
+//!
+//! Keys are uniform 64-bit numbers, values 8 bytes. `hit` looks up a random key that is there and counts it as used;
+//! `insert` adds a new key to a full cache, which gives up another. Ours are a policy and the plainest table over its
+//! slots; the last rows are the whole index, which keeps 32-byte digests, lengths, tenants and chains besides.
+//! Times are CPU time of the thread, the best of five rounds; rounds of all caches take turns, so that a busy machine
+//! is unfair to nobody.
+
+mod caches;
+
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+use caches::{Cache, all};
+
+/// Entries in each cache.
+pub const ENTRIES: usize = 1_000_000;
+const OPS: u64 = 1_000_000;
+const ROUNDS: usize = 5;
+
+fn main() {
+    let mut rows: Vec<Row> = all().into_iter().map(Row::new).collect();
+    for round in 0..ROUNDS as u64 {
+        rows.iter_mut().for_each(|row| row.hits(round));
+    }
+    for _ in 0..ROUNDS {
+        rows.iter_mut().for_each(Row::inserts);
+    }
+    let base = |of: fn(&Row) -> f64| rows.iter().find(|row| row.name == "schnellru").map_or(1.0, of);
+    let (hit, insert) = (base(|row| row.hit), base(|row| row.insert));
+    println!("{ENTRIES} entries, ns an operation; in brackets against schnellru\n");
+    println!("{:<26}{:>10}{:>10}{:>10}{:>10}{:>14}", "cache", "hit", "", "insert", "", "bytes/entry");
+    for row in &rows {
+        let bytes = row.bytes.map_or(String::from("-"), |bytes| format!("{bytes:.1}"));
+        println!(
+            "{:<26}{:>10.0}{:>10}{:>10.0}{:>10}{bytes:>14}",
+            row.name,
+            row.hit,
+            format!("[{:.2}]", row.hit / hit),
+            row.insert,
+            format!("[{:.2}]", row.insert / insert),
+        );
+    }
+}
+
+struct Row {
+    name: &'static str,
+    cache: Box<dyn Cache>,
+    /// The keys that were there after it was filled.
+    there: Vec<u64>,
+    /// Keys from here on are new.
+    next: u64,
+    hit: f64,
+    insert: f64,
+    bytes: Option<f64>,
+}
+
+impl Row {
+    /// Filled, and then filled again with other keys, so that everything that grows has grown.
+    fn new((name, mut cache): (&'static str, Box<dyn Cache>)) -> Self {
+        let next = 2 * ENTRIES as u64;
+        (0..next).for_each(|n| cache.insert(key(n)));
+        let there: Vec<u64> = (0..next).map(key).filter(|key| cache.hit(*key)).collect();
+        assert!(there.len() > ENTRIES * 9 / 10, "{name}: only {} of {ENTRIES} are there", there.len());
+        Row { name, cache, there, next, hit: f64::MAX, insert: f64::MAX, bytes: None }
+    }
+
+    fn hits(&mut self, round: u64) {
+        let (cache, there) = (&mut self.cache, &self.there);
+        let mut hits = 0;
+        let took = timed(|| {
+            for n in 0..OPS {
+                let at = scatter(n + round * OPS) % there.len() as u64;
+                hits += u64::from(cache.hit(there[at as usize]));
+            }
+        });
+        assert!(hits == OPS, "{}: {hits} hits of {OPS}", self.name);
+        self.hit = self.hit.min(took);
+    }
+
+    fn inserts(&mut self) {
+        let (cache, from) = (&mut self.cache, self.next);
+        let took = timed(|| (from..from + OPS).for_each(|n| cache.insert(key(n))));
+        self.insert = self.insert.min(took);
+        self.next += OPS;
+        self.bytes = self.cache.bytes().map(|bytes| bytes as f64 / ENTRIES as f64);
+    }
+}
+
+/// Nanoseconds of CPU time for each of [`OPS`].
+fn timed(work: impl FnOnce()) -> f64 {
+    let now = || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("the thread has a clock"));
+    let begin = now();
+    work();
+    (now() - begin).as_nanos() as f64 / OPS as f64
+}
+
+fn scatter(n: u64) -> u64 {
+    let n = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    n ^ (n >> 31)
+}
+
+/// The `n`-th key: uniform, never twice the same.
+fn key(n: u64) -> u64 {
+    scatter(n + 1)
+}
