@@ -12,5 +12,6 @@ fuzz_target!(|bytes: &[u8]| {
     fuzzing::xml(bytes);
     let listing = [b"<ListBucketResult><EncodingType>url</EncodingType>", bytes, b"</ListBucketResult>"].concat();
     fuzzing::xml(&listing);
+    fuzzing::manifest(bytes);
     fuzzing::sink(bytes, usize::from(bytes.first().copied().unwrap_or_default()));
 });

@@ -89,6 +89,12 @@ pub mod fuzzing {
         crate::identity::fuzz_session(bytes);
     }
 
+    /// What tells which objects are a snapshot of a tier's index.
+    #[cfg(feature = "tier")]
+    pub fn manifest(bytes: &[u8]) {
+        crate::tier::fuzz_manifest(bytes);
+    }
+
     /// An endpoint as a person writes it; what resolves goes into a `host` header.
     pub fn endpoint(text: &str) {
         let place = crate::Place::of(text).region("r");

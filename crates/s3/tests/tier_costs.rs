@@ -48,7 +48,7 @@ impl World {
         let remote = Remote::start(&[1]);
         let tier = S3Tier::open(TierConfig::new(remote.config(false)).with_capacity(1 << 30)).unwrap();
         let suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
-        suite.eventually("the first listing", || tier.status().reasons.is_empty());
+        suite.eventually("the first listing", || tier.status().counter("sweeps") == 1);
         World { tier, suite, _remote: remote }
     }
 

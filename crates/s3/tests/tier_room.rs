@@ -215,6 +215,8 @@ fn too_many_bytes_in_flight_are_throttled_and_waited_for() {
         config.inflight_bytes_max = 5 * LEN as u64;
         config
     });
+    // They are still under way when the rest comes, however busy the machine is.
+    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(20))).method("PUT").times(1000));
     let ops: Vec<_> = (0..40).map(|n| world.suite.save_op(&world.suite.key(n), LEN)).collect();
     let saved = world.runtime.block_on(world.suite.tier.save_waiting(&Ctx::within(Duration::from_secs(20)), ops));
     assert!(saved.iter().all(|done| matches!(done.result, Ok(Saved::Stored))));

@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use kvtier_core::Key;
 use kvtier_index::{Chunk, Index, TenantId};
 use kvtier_key::Digest;
 
+use super::truth::Watch;
+
 /// The most keys remembered as absent.
 const ABSENT_MAX: usize = 1 << 16;
-/// The most keys remembered as changed while the first listing runs.
-const CHANGED_MAX: usize = 1 << 20;
 /// The most versions of corrupt objects remembered.
 const CORRUPT_MAX: usize = 1 << 12;
 /// What was seen is noted in steps of this many milliseconds.
@@ -27,8 +27,10 @@ pub struct Books {
     /// Names that do not follow from the digest.
     names: HashMap<Digest, Arc<str>>,
     tenants: HashMap<TenantId, String>,
-    /// What changed while the first listing runs, whose pages may be older; `None` once it is over.
-    changed: Option<HashSet<Digest>>,
+    /// What changed while a listing runs, whose pages may be older.
+    pub watch: Watch,
+    /// Whether the whole bucket was listed once.
+    pub listed: bool,
     fresh_hit_max: Duration,
     fresh_miss_max: Duration,
 }
@@ -43,7 +45,8 @@ impl Books {
             corrupt: HashMap::new(),
             names: HashMap::new(),
             tenants: HashMap::new(),
-            changed: Some(HashSet::new()),
+            watch: Watch::default(),
+            listed: false,
             fresh_hit_max,
             fresh_miss_max,
         }
@@ -79,6 +82,16 @@ impl Books {
         id
     }
 
+    /// The tenants that were ever met, by their numbers.
+    pub fn tenants(&self) -> impl Iterator<Item = (TenantId, String)> + '_ {
+        self.tenants.iter().map(|(id, name)| (*id, name.clone()))
+    }
+
+    /// Remembers what a tenant is called.
+    pub fn note_tenant(&mut self, id: TenantId, name: &str) {
+        self.tenants.entry(id).or_insert_with(|| name.to_owned());
+    }
+
     pub fn tenant_name(&self, id: TenantId) -> String {
         self.tenants.get(&id).cloned().unwrap_or_default()
     }
@@ -92,7 +105,8 @@ impl Books {
         }
     }
 
-    fn note_seen(&mut self, slot: u32, now_ms: u64) {
+    /// The chunk in this slot was seen then.
+    pub fn note_seen(&mut self, slot: u32, now_ms: u64) {
         let slot = slot as usize;
         if self.seen.len() <= slot {
             self.seen.resize(slot + 1, 0);
@@ -162,39 +176,18 @@ impl Books {
         self.index.acquit(digest);
     }
 
+    /// Whether the bucket was found to have no such object, or it was deleted here, lately.
+    pub fn is_noted_absent(&self, digest: &Digest) -> bool {
+        self.absent.contains_key(digest)
+    }
+
     /// The key changed: a listing that is under way may tell of it as it was before.
     pub fn changed(&mut self, digest: Digest) {
-        if let Some(changed) = &mut self.changed
-            && changed.len() < CHANGED_MAX
-        {
-            changed.insert(digest);
-        }
+        self.watch.note(digest);
     }
 
-    /// Enters a page of the first listing: names that tell their chunks, and lengths.
-    pub fn list(&mut self, found: impl Iterator<Item = (Digest, u64, Option<Arc<str>>)>, now_ms: u64) {
-        let full = self.changed.as_ref().is_none_or(|changed| changed.len() >= CHANGED_MAX);
-        for (digest, len, name) in found {
-            let changed = self.changed.as_ref().is_some_and(|changed| changed.contains(&digest));
-            if full || changed || self.index.is_known(&digest) {
-                continue;
-            }
-            if let kvtier_index::Inserted::New(slot) = self.index.insert(Chunk::new(digest, len, len)) {
-                self.note_seen(slot, now_ms);
-                if let Some(name) = name {
-                    self.names.insert(digest, name);
-                }
-            }
-        }
-    }
-
-    /// The first listing is over.
-    pub fn listed(&mut self) {
-        self.changed = None;
-    }
-
-    /// Whether it is.
+    /// Whether the whole bucket was listed once.
     pub fn is_listed(&self) -> bool {
-        self.changed.is_none()
+        self.listed
     }
 }

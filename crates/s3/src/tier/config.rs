@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Namespace};
 
+use super::truth::TruthConfig;
 use crate::Config;
 
 /// What the objects are called, and whose they are.
@@ -115,6 +116,8 @@ pub struct TierConfig {
     pub bounce_bytes: usize,
     /// The runtime's threads.
     pub threads: usize,
+    /// How the tier keeps up with what is in the bucket, whoever wrote it.
+    pub truth: TruthConfig,
 }
 
 impl TierConfig {
@@ -144,6 +147,7 @@ impl TierConfig {
             inflight_bytes_max: 4 << 30,
             bounce_bytes: 64 << 20,
             threads: 2,
+            truth: TruthConfig::default(),
         }
     }
 
@@ -191,7 +195,7 @@ impl TierConfig {
         ];
         match rules.iter().find(|(holds, _)| !holds) {
             Some((_, what)) => Err(Error::new(ErrorKind::Invalid, *what)),
-            None => Ok(()),
+            None => self.truth.check(),
         }
     }
 }

@@ -48,6 +48,11 @@ impl Names {
         self.layout == Layout::Kvtier
     }
 
+    /// Whether names tell their chunks: in LMCache's layouts once it is known whose chunks these are.
+    pub fn tells(&self) -> bool {
+        self.is_own() || self.namespace.get().is_some()
+    }
+
     /// The name of the key's object. Errors: a key that this layout cannot spell, or of another namespace than the rest.
     pub fn of(&self, key: &Key) -> Result<String, Error> {
         let spelled = match (self.layout, key.id()) {

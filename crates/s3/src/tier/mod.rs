@@ -10,13 +10,13 @@ mod geometry;
 pub mod inspect;
 mod lanes;
 mod layout;
-mod listing;
 mod load;
 mod lookup;
 mod room;
 mod save;
 mod shared;
 mod told;
+mod truth;
 mod turns;
 
 use std::sync::Arc;
@@ -33,9 +33,15 @@ use kvtier_mem::{Arena, ArenaConfig};
 use tokio::runtime::{Builder, Runtime};
 
 pub use config::{Layout, TierConfig, Verify};
+#[cfg(fuzzing)]
+pub use truth::fuzz_manifest;
+pub use truth::{Evictor, TruthConfig};
 
 use crate::Client;
 use shared::Shared;
+
+/// What a tier still writes to the bucket at its end takes no longer.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// A tier in a bucket.
 #[derive(Debug)]
@@ -68,9 +74,9 @@ impl S3Tier {
         let mut client = std::mem::replace(&mut config.client, spare);
         client.checksum = save::checksum_for_facts(client.checksum);
         let shared = Arc::new(Shared::new(&config, Client::new(client), (caps, index, gate, bounce?)));
-        runtime.spawn(listing::list(Arc::clone(&shared)));
         runtime.spawn(room::evict_ahead(Arc::clone(&shared)));
         runtime.spawn(save::probe_conditions(Arc::clone(&shared)));
+        truth::start(&shared, &runtime);
         Ok(S3Tier { shared, clock, bounce_bytes: config.bounce_bytes as u64, runtime: Some(runtime) })
     }
 
@@ -185,7 +191,7 @@ impl Tier for S3Tier {
         self.clock.at(ctx.deadline, &batch.expiry());
         // Together and before the answers: the head of a chain is to stay longer than its tail.
         let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
-        self.shared.books().index.touch_batch(&chain);
+        self.shared.touch(&chain);
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op);
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
@@ -225,7 +231,14 @@ impl Tier for S3Tier {
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {
-        self.shared.gate.close()
+        let (drained, shared) = (self.shared.gate.close(), Arc::clone(&self.shared));
+        let (answer, ticket) = kvtier_core::ticket();
+        self.spawn(async move {
+            let result = drained.await;
+            truth::farewell(&shared, FAREWELL_MAX).await;
+            answer.complete(result);
+        });
+        ticket
     }
 }
 
@@ -263,9 +276,14 @@ impl Observe for S3Tier {
 
     fn status(&self) -> Status {
         let mut reasons = Vec::new();
-        if !self.shared.books().is_listed() {
-            reasons.push("the bucket is still being listed: usage is not complete".to_owned());
+        match (self.shared.books().is_listed(), self.shared.names.tells()) {
+            (true, _) => {}
+            (false, true) => reasons.push("the bucket is still being listed: usage is not complete".to_owned()),
+            (false, false) => {
+                reasons.push("usage is not known before the first key says whose chunks these are".to_owned());
+            }
         }
+        reasons.extend(self.shared.truth.reasons(self.shared.now_ms()));
         reasons.extend(self.shared.last_fault().map(|fault| format!("last fault: {fault}")));
         let mut counters = self.shared.counters.all();
         let gate = self.shared.gate.stats();
@@ -275,14 +293,19 @@ impl Observe for S3Tier {
 }
 
 impl Drop for S3Tier {
-    /// Ends what is under way: memory goes home, waiters hear `Closed`.
+    /// Ends what is under way: memory goes home, waiters hear `Closed`. If nothing is, what `close` writes to the bucket is written.
     fn drop(&mut self) {
-        drop(self.shared.gate.close());
+        let idle = self.shared.gate.close().is_done();
         if let Some(runtime) = self.runtime.take() {
             match tokio::runtime::Handle::try_current() {
                 // On a runtime's thread nobody may wait for another's.
                 Ok(_) => runtime.shutdown_background(),
-                Err(_) => runtime.shutdown_timeout(Duration::from_secs(1)),
+                Err(_) => {
+                    if idle {
+                        runtime.block_on(truth::farewell(&self.shared, FAREWELL_MAX));
+                    }
+                    runtime.shutdown_timeout(Duration::from_secs(1));
+                }
             }
         }
     }

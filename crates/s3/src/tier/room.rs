@@ -96,9 +96,12 @@ pub async fn claim(shared: &Shared, len: u64, deadline: Instant) -> Result<Room<
         let freed = shared.freed.notified();
         tokio::pin!(freed);
         freed.as_mut().enable();
+        let evicts = shared.truth.may_evict(shared.now_ms());
         let (asked, writing) = {
             let mut books = shared.books();
-            (books.index.reserve(shared.now_ms(), len), books.index.usage().reserved > 0)
+            let index = &mut books.index;
+            let asked = if evicts { index.reserve(shared.now_ms(), len) } else { shared.truth.reserve(index, len) };
+            (asked, index.usage().reserved > 0)
         };
         match asked {
             Reserve::Granted(claim) => return Ok(Room { shared, claim: Some(claim) }),
@@ -124,7 +127,8 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
             forget_beyond(&shared, KEYS_MAX);
             continue;
         }
-        loop {
+        // Asked before each batch: another node may have taken over.
+        while shared.truth.may_evict(shared.now_ms()) {
             let victims = gather(&shared);
             if victims.is_empty() {
                 break;
@@ -134,6 +138,11 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
             if gone == 0 {
                 tokio::time::sleep(PAUSE).await;
             }
+        }
+        // What was chosen when another took over stays.
+        let left = shared.outbox.take();
+        for victim in left {
+            shared.books().index.restored(&victim.chunk.digest);
         }
     }
 }
@@ -229,6 +238,7 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
         if books.index.evicted(&digest) {
             books.changed(digest);
             books.note_absent(digest);
+            shared.truth.removed(digest);
             events.extend((!suspect).then_some(Event::Gone { key: digest, len: victim.chunk.len }));
         }
     }

@@ -135,7 +135,7 @@ fn entered(
 fn is_present(shared: &Shared, digest: &Digest, len: u64) -> bool {
     let present = shared.known(digest) == Some(Some(len));
     if present {
-        shared.books().index.touch_batch(&[*digest]);
+        shared.touch(&[*digest]);
     }
     present
 }

@@ -14,6 +14,7 @@ use super::lanes::Lanes;
 use super::layout::Names;
 use super::room::Outbox;
 use super::save::Manner;
+use super::truth::Truth;
 use super::turns::{Look, Turns};
 use super::{Layout, TierConfig, Verify};
 use crate::Client;
@@ -34,6 +35,7 @@ pub struct Shared {
     pub bounce: Arena,
     pub counters: Counters,
     pub turns: Turns,
+    pub truth: Truth,
     /// Victims on their way out.
     pub outbox: Outbox,
     /// Told whenever room or bounce memory may have come free.
@@ -58,10 +60,12 @@ pub struct Sight<'a> {
 impl Shared {
     pub fn new(config: &TierConfig, client: Client, parts: (Caps, Index, Gate, Arena)) -> Self {
         let (caps, index, gate, bounce) = parts;
+        let names = Names::new(config.layout, &config.prefix, config.namespace.clone(), config.old_names);
         Shared {
             caps,
             lanes: Lanes::new(client.clone()),
-            names: Names::new(config.layout, &config.prefix, config.namespace.clone(), config.old_names),
+            truth: Truth::new(config, names.root()),
+            names,
             layout: config.layout,
             verify: config.verify,
             manner: Manner::of(config, &client),
@@ -100,6 +104,12 @@ impl Shared {
         let regular = self.names.of(key)?;
         let known = if self.names.is_own() { None } else { self.books().name(key.digest()) };
         Ok(known.map_or(regular, |name| name.to_string()))
+    }
+
+    /// Notes that a request used these chunks, in the order of its chain.
+    pub fn touch(&self, chain: &[Digest]) {
+        self.books().index.touch_batch(chain);
+        self.truth.touched(chain);
     }
 
     /// Enters what was found in the bucket, unless the key changed since `look`. `false` when it is a miss all the same: the very object
@@ -156,6 +166,7 @@ impl Shared {
         };
         self.freed.notify_waiters();
         if let Some(entry) = gone {
+            self.truth.removed(*digest);
             add(&self.counters.vanished, 1);
             self.tell(&[Event::Gone { key: *digest, len: entry.chunk.len }]);
         }
@@ -236,6 +247,7 @@ pub fn enter(shared: &Shared, key: &Key, name: &str, (len, room): (u64, kvtier_i
     drop(books);
     let entered = !matches!(inserted, Inserted::Refused(_));
     if entered {
+        shared.truth.inserted(chunk);
         shared.tell(&[Event::Stored { key: *key.digest(), len }]);
     }
     entered

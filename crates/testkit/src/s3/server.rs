@@ -10,7 +10,7 @@ use super::calendar;
 use super::express::Sessions;
 use super::fault::{Fault, Rule};
 use super::sigv4::{Claim, Rules};
-use super::store::Store;
+use super::store::{Pending, Store};
 use super::wire::{Request, Response, decode};
 
 /// The server's settings; the defaults are those of a strict S3.
@@ -136,10 +136,11 @@ impl Server {
     fn listen(setup: Setup, http2: bool) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let address = listener.local_addr()?;
+        let ahead_s = setup.clock_ahead_s;
         let shared = Arc::new(Shared {
             setup,
             http2,
-            store: Mutex::new(Store { bucket_exists: true, ..Store::default() }),
+            store: Mutex::new(Store { bucket_exists: true, ahead_s, ..Store::default() }),
             sessions: Mutex::default(),
             rules: Mutex::default(),
             seen: Mutex::default(),
@@ -220,6 +221,13 @@ impl Server {
     pub fn backdate(&self, key: &str, seconds: i64) -> bool {
         let mut store = lock(&self.shared.store);
         store.objects.get_mut(key).map(|object| object.modified -= seconds).is_some()
+    }
+
+    /// Begins a multipart upload so many seconds ago, as somebody does who never goes on.
+    pub fn begin_upload(&self, key: &str, seconds_ago: i64) {
+        let mut store = lock(&self.shared.store);
+        let (id, begun) = (store.upload_id(), store.now() - seconds_ago);
+        store.uploads.insert(id, Pending { key: key.to_owned(), begun, ..Pending::default() });
     }
 
     /// How many multipart uploads are unfinished.

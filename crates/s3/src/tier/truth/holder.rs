@@ -1,0 +1,203 @@
+//! Plays the lease's game against the bucket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::bytes;
+use super::lease::{Claimed, Lease, Step, Top};
+use crate::tier::shared::Shared;
+use crate::{Client, Entry, ErrorKind, Put, Stored};
+
+/// What a holder that ends writes into its object: its length alone tells.
+const FREE: &[u8] = b"free\n";
+const OBJECT_BYTES_MAX: usize = 4096;
+
+/// What a claim's object says: whose it is, and which of its claims.
+fn object(node: &str, claim: u64) -> Vec<u8> {
+    format!("kvtier lease\nformat: 1\nnode: {node}\nclaim: {claim}\n").into_bytes()
+}
+
+/// Whose object it is, for people to read.
+fn node(bytes: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(bytes).ok()?.strip_prefix("kvtier lease\n")?;
+    text.lines().find_map(|line| line.strip_prefix("node: ")).map(str::to_owned)
+}
+
+/// The highest epoch in a listing.
+fn top(entries: &[Entry], date: Option<i64>, epoch: impl Fn(&str) -> Option<u64>) -> Option<Top> {
+    let (epoch, entry) =
+        entries.iter().filter_map(|entry| Some((epoch(&entry.key)?, entry))).max_by_key(|(e, _)| *e)?;
+    // A time that could not be read is no age.
+    let age_s = date.filter(|_| entry.modified > 0).map(|date| date.saturating_sub(entry.modified));
+    Some(Top { epoch, age_s, free: entry.bytes == FREE.len() as u64 })
+}
+
+/// Competes for the lease until the tier is closed, or the store turns out not to honour conditions.
+pub async fn compete(shared: Arc<Shared>) {
+    let term = shared.truth.config.lease_term;
+    let mut player = Player { client: shared.client.within(term / 4), shared: Arc::clone(&shared), claim: 0 };
+    while !player.shared.gate.is_closed() {
+        let now_ms = player.shared.now_ms();
+        let writing = shared.truth.writing.lock().await;
+        let step = player.shared.truth.lease().next(now_ms);
+        let done = match step {
+            Step::Wait { until_ms } => {
+                drop(writing);
+                tokio::time::sleep(Duration::from_millis(until_ms - now_ms)).await;
+                continue;
+            }
+            Step::Look => player.look().await,
+            Step::Claim { epoch } => player.claim(epoch).await,
+            Step::Read { epoch } => player.read(epoch).await,
+            Step::Renew { epoch } => player.renew(epoch).await,
+        };
+        match done {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(e) => {
+                drop(player.shared.error("lease", None, e));
+                let now_ms = player.shared.now_ms();
+                player.shared.truth.lease().failed(now_ms);
+                drop(writing);
+                tokio::time::sleep(term / 16).await;
+            }
+        }
+    }
+}
+
+/// A holder that ends says so, so that the next need not wait.
+pub async fn give_up(shared: &Shared) -> crate::Result<()> {
+    let _writing = shared.truth.writing.lock().await;
+    let Some(epoch) = shared.truth.lease().held(shared.now_ms()) else { return Ok(()) };
+    shared.truth.lease().give_up(shared.now_ms());
+    bytes::put(&shared.client, &shared.truth.paths.lease(epoch), FREE.to_vec(), &Put::default()).await.map(drop)
+}
+
+struct Player {
+    shared: Arc<Shared>,
+    client: Client,
+    claim: u64,
+}
+
+impl Player {
+    fn lease<T>(&self, work: impl FnOnce(&mut Lease, u64) -> T) -> T {
+        work(&mut self.shared.truth.lease(), self.shared.now_ms())
+    }
+
+    fn object(&self) -> Vec<u8> {
+        object(&self.shared.truth.node, self.claim)
+    }
+
+    async fn look(&self) -> crate::Result<bool> {
+        let paths = &self.shared.truth.paths;
+        let (entries, date) = bytes::list(&self.client, &paths.leases()).await?;
+        let found = top(&entries, date, |name| paths.epoch(name));
+        let before = self.lease(|lease, now_ms| lease.held(now_ms));
+        let was = self.lease(|lease, _| lease.top().map(|top| top.epoch));
+        self.lease(|lease, now_ms| lease.looked(now_ms, found));
+        let held = self.lease(|lease, now_ms| lease.held(now_ms));
+        if let Some(epoch) = held.filter(|_| before.is_none()) {
+            self.took_over(epoch, &entries).await;
+        } else if let Some(top) = found.filter(|top| held.is_none() && was != Some(top.epoch)) {
+            let bytes = bytes::get(&self.client, &paths.lease(top.epoch), OBJECT_BYTES_MAX).await?;
+            self.shared.truth.told().holder = bytes.as_deref().and_then(node);
+        }
+        Ok(true)
+    }
+
+    /// We hold it: older epochs mean nothing any more, and what waits for room is looked after.
+    async fn took_over(&self, epoch: u64, entries: &[Entry]) {
+        self.shared.truth.told().holder = Some(self.shared.truth.node.clone());
+        let paths = &self.shared.truth.paths;
+        let older = |entry: &&Entry| paths.epoch(&entry.key).is_some_and(|other| other < epoch);
+        let older: Vec<&str> = entries.iter().filter(older).map(|entry| entry.key.as_str()).collect();
+        for some in older.chunks(1000) {
+            // They cost nothing but a line in a listing: what stays is deleted by the next.
+            drop(self.client.delete_many(some).await);
+        }
+        self.shared.outbox.ring();
+        self.shared.freed.notify_waiters();
+    }
+
+    async fn claim(&mut self, epoch: u64) -> crate::Result<bool> {
+        self.claim += 1;
+        let (name, sent_ms) = (self.shared.truth.paths.lease(epoch), self.shared.now_ms());
+        let answer = match bytes::put(&self.client, &name, self.object(), &Put::if_absent()).await {
+            Ok(Stored::New { .. }) if self.overwrites(&name).await? => {
+                return Ok(self.unusable("ignores If-None-Match on a PUT"));
+            }
+            Ok(Stored::New { .. }) => Claimed::Ours,
+            Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => {
+                return Ok(self.unusable("refuses If-None-Match on a PUT"));
+            }
+            Err(e) if e.kind() == ErrorKind::Denied => return Err(e),
+            Ok(_) | Err(_) => Claimed::Unclear,
+        };
+        self.lease(|lease, _| lease.claimed(sent_ms, answer));
+        Ok(true)
+    }
+
+    /// Whether the store writes over an object that is there although it is told not to. It is our own, with the same bytes.
+    async fn overwrites(&self, name: &str) -> crate::Result<bool> {
+        let again = bytes::put(&self.client, name, self.object(), &Put::if_absent()).await?;
+        Ok(!matches!(again, Stored::Present))
+    }
+
+    fn unusable(&self, what: &str) -> bool {
+        self.shared.truth.told().lease = Some(format!(
+            "the store {what}, so that nodes cannot agree on who evicts: nobody does; set evictor to single on one of them"
+        ));
+        false
+    }
+
+    async fn read(&self, epoch: u64) -> crate::Result<bool> {
+        let bytes = bytes::get(&self.client, &self.shared.truth.paths.lease(epoch), OBJECT_BYTES_MAX).await?;
+        let ours = bytes.is_some_and(|bytes| bytes == self.object());
+        self.lease(|lease, now_ms| lease.read(now_ms, ours));
+        Ok(true)
+    }
+
+    async fn renew(&self, epoch: u64) -> crate::Result<bool> {
+        let sent_ms = self.shared.now_ms();
+        bytes::put(&self.client, &self.shared.truth.paths.lease(epoch), self.object(), &Put::default()).await?;
+        self.lease(|lease, now_ms| lease.renewed(sent_ms, now_ms));
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tier::truth::paths::Paths;
+
+    #[test]
+    fn version_one_is_this() {
+        let golden = include_bytes!("golden/lease-v1.txt");
+        assert_eq!(object("host.12.1763726400000.0.1a2b3c4d", 3), golden);
+        assert_eq!(node(golden).as_deref(), Some("host.12.1763726400000.0.1a2b3c4d"));
+        assert_eq!((node(b"free\n"), node(b"\xff"), node(b"")), (None, None, None));
+        assert!(object("", 0).len() > FREE.len(), "a held lease is never as short as one that is free");
+    }
+
+    #[test]
+    fn the_highest_epoch_counts_whatever_the_order_and_whatever_else_lies_there() {
+        let paths = Paths::under("");
+        let entry = |key: String, modified, bytes| {
+            let mut entry = Entry::default();
+            (entry.key, entry.modified, entry.bytes) = (key, modified, bytes);
+            entry
+        };
+        let entries = [
+            entry(paths.lease(9), 50, 80),
+            entry(paths.lease(10), 60, 80),
+            entry(format!("{}junk", paths.leases()), 1, 5),
+            entry(paths.lease(2), 1, 5),
+        ];
+        let of = |date| top(&entries, date, |name| paths.epoch(name));
+        assert_eq!(of(Some(75)), Some(Top { epoch: 10, age_s: Some(15), free: false }));
+        assert_eq!(of(None).unwrap().age_s, None);
+        assert!(top(&entries[3..], Some(9), |name| paths.epoch(name)).unwrap().free);
+        assert_eq!(top(&entries[2..3], Some(9), |name| paths.epoch(name)), None);
+        assert_eq!(top(&[entry(paths.lease(1), 0, 80)], Some(9), |name| paths.epoch(name)).unwrap().age_s, None);
+    }
+}

@@ -1,0 +1,175 @@
+//! What has to be done now and then: write the journal, bring those of others in, write the index to the bucket.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::merge::Merger;
+use super::{bytes, caveats, holder, journal, snapshot, sweep, uploads};
+use crate::Put;
+use crate::tier::shared::Shared;
+
+/// How often unfinished uploads are looked for.
+const UPLOADS_EVERY: Duration = Duration::from_secs(24 * 3600);
+/// A snapshot is due at once after so many records.
+const SNAPSHOT_RECORDS: u64 = 1 << 16;
+/// How long to wait before what failed at the start is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// And at most, after many failures.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Journal objects stay for so many intervals after they were written, so that all nodes see them.
+const JOURNALS_STAY: u32 = 3;
+/// Ages and intervals are cut to seconds.
+const AGE_CUT_S: i64 = 2;
+
+/// Learns what is in the bucket, then keeps up with it until the tier is closed.
+pub async fn keep(shared: Arc<Shared>) {
+    if !shared.truth.capped {
+        // One page, to see whether there are names of an older form.
+        return sweep::peek(&shared).await;
+    }
+    let mut keeper = Keeper { merger: Merger::default(), snapshot: (Instant::now(), 0), merged: 0, shared };
+    let known_ms = keeper.start().await;
+    let listing = tokio::spawn(list(Arc::clone(&keeper.shared), known_ms));
+    while !keeper.shared.gate.is_closed() {
+        tokio::time::sleep(keeper.shared.truth.config.journal_every).await;
+        keeper.round().await;
+    }
+    listing.abort();
+}
+
+/// Lists the bucket, again and again.
+async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
+    let mut first = true;
+    while !shared.gate.is_closed() {
+        if shared.names.tells() {
+            first &= !sweep::sweep(&shared, first, known_ms).await;
+            shared.outbox.ring();
+        }
+        // Names of LMCache's layouts mean nothing before the first key says whose they are.
+        let pause = if first { PAUSE } else { shared.truth.config.sweep_every };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Whatever the bucket is set to, and what was left unfinished in it; looked at until it is known, the latter every day.
+pub async fn look_around(shared: Arc<Shared>) {
+    let (mut known, mut pause) = (false, PAUSE);
+    while !shared.gate.is_closed() {
+        if !known {
+            known = told(&shared, "settings", caveats::look(&shared).await);
+        }
+        let done = told(&shared, "uploads", uploads::abort(&shared).await);
+        pause = if known && done { UPLOADS_EVERY } else { (2 * pause).min(PAUSE_MAX) };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// The last round of an orderly end.
+pub async fn farewell(shared: &Shared) {
+    told(shared, "journal", flush(shared).await);
+    if shared.truth.may_evict(shared.now_ms()) {
+        told(shared, "snapshot", snapshot::write(shared).await);
+    }
+    told(shared, "lease", holder::give_up(shared).await);
+}
+
+/// Whether it was done; what went wrong is kept for the status.
+fn told(shared: &Shared, what: &'static str, done: crate::Result<()>) -> bool {
+    done.map_err(|e| drop(shared.error(what, None, e))).is_ok()
+}
+
+/// Writes what was noted since the last time.
+async fn flush(shared: &Shared) -> crate::Result<()> {
+    let truth = &shared.truth;
+    let Some((number, records)) = truth.journal.take() else { return Ok(()) };
+    let bytes = journal::encode(truth.server_ms(&shared.client), &records);
+    let name = truth.paths.journal(&truth.node, number);
+    if let Err(e) = bytes::put(&shared.client, &name, bytes, &Put::default()).await {
+        truth.journal.give_back(records);
+        return Err(e);
+    }
+    match truth.journal.wrote(number) {
+        Some(old) => shared.client.delete(&truth.paths.journal(&truth.node, old)).await,
+        None => Ok(()),
+    }
+}
+
+struct Keeper {
+    shared: Arc<Shared>,
+    merger: Merger,
+    /// When the last snapshot was taken, and of how many records it knew.
+    snapshot: (Instant, u64),
+    /// How many records of others were merged.
+    merged: u64,
+}
+
+impl Keeper {
+    /// The snapshot and the journals, once the store answers. Answers when the snapshot was taken.
+    async fn start(&mut self) -> Option<u64> {
+        while !self.shared.gate.is_closed() {
+            let journals = self.shared.truth.paths.journals();
+            let read = match snapshot::read(&self.shared).await {
+                Ok(known_ms) => self.merger.merge(&self.shared, &journals).await.map(|_| known_ms),
+                Err(e) => Err(e),
+            };
+            match read {
+                Ok(known_ms) => return known_ms,
+                Err(e) => {
+                    let again = e.is_retryable();
+                    drop(self.shared.error("restore", None, e));
+                    // Denied, or no name for it under this prefix: the listing tells all but the order of use.
+                    if !again {
+                        return None;
+                    }
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        None
+    }
+
+    async fn round(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        told(&shared, "journal", flush(&shared).await);
+        let leads = shared.truth.may_evict(shared.now_ms());
+        let directory = match shared.truth.holder() {
+            _ if leads => Some(shared.truth.paths.journals()),
+            Some(holder) => Some(shared.truth.paths.journals_of(&holder)),
+            None => None,
+        };
+        if let Some(directory) = directory {
+            match self.merger.merge(&shared, &directory).await {
+                Ok(records) => {
+                    self.merged += records as u64;
+                    shared.outbox.ring();
+                }
+                Err(e) => drop(shared.error("journal", None, e)),
+            }
+        }
+        if leads && self.is_snapshot_due() {
+            told(&shared, "snapshot", self.snapshot().await);
+        }
+    }
+
+    fn known(&self) -> u64 {
+        self.merged + self.shared.truth.journal.noted()
+    }
+
+    fn is_snapshot_due(&self) -> bool {
+        let new = self.known() - self.snapshot.1;
+        new >= SNAPSHOT_RECORDS || (new > 0 && self.snapshot.0.elapsed() >= self.shared.truth.config.snapshot_every)
+    }
+
+    /// Writes the index, and deletes the journals that are in it.
+    async fn snapshot(&mut self) -> crate::Result<()> {
+        let (shared, known) = (Arc::clone(&self.shared), self.known());
+        snapshot::write(&shared).await?;
+        self.snapshot = (Instant::now(), known);
+        let age_s = AGE_CUT_S + (JOURNALS_STAY * shared.truth.config.journal_every).as_secs().cast_signed();
+        let own = shared.truth.paths.journals_of(&shared.truth.node);
+        for some in self.merger.superfluous(&own, age_s).chunks(1000) {
+            shared.client.delete_many(some).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! Who evicts and merges: the one whose epoch is the highest. A state machine without I/O.
+//!
+//! Each epoch is an object that only its maker writes. To take over is to make the next epoch's object where there is none
+//! (`If-None-Match: *`); to go on is to write one's own again. Its age is told by the store's clock alone. A holder acts only while
+//! less than half a term has passed, by its own clock, since it *sent* its last renewal that was answered; it renews only while that
+//! is so, and others take over only when the object is older than a whole term. So two never act at once, however wrong their clocks
+//! are and however long a request takes, as long as clocks run at the same speed; and if they should all the same, they delete at most
+//! one batch too many.
+
+#[cfg(test)]
+mod tests;
+
+/// What to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Nothing before this time.
+    Wait { until_ms: u64 },
+    /// List the epochs; answer [`Lease::looked`].
+    Look,
+    /// Make this epoch's object if there is none; answer [`Lease::claimed`].
+    Claim { epoch: u64 },
+    /// See whose object this epoch's is: a claim of ours may have arrived unheard. Answer [`Lease::read`].
+    Read { epoch: u64 },
+    /// Write this epoch's object again; answer [`Lease::renewed`].
+    Renew { epoch: u64 },
+}
+
+/// The highest epoch in a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Top {
+    pub epoch: u64,
+    /// How old its object is by the store's clock; `None` when the store does not tell.
+    pub age_s: Option<i64>,
+    /// Its holder gave it up.
+    pub free: bool,
+}
+
+/// What became of a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claimed {
+    /// The object is made.
+    Ours,
+    /// There was one, perhaps made by our own first attempt; or no answer came.
+    Unclear,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Looks at this time.
+    Following { look_ms: u64 },
+    /// The epoch is there to be taken.
+    Free { epoch: u64 },
+    /// A claim sent then may be ours.
+    Unclear { epoch: u64, sent_ms: u64 },
+    /// A claim sent then is ours; somebody may have gone on to a higher one meanwhile.
+    Made { epoch: u64, sent_ms: u64 },
+    /// We hold it; the last renewal that was answered was sent then. `look`: see whether somebody went on.
+    Holding { epoch: u64, sent_ms: u64, look: bool, next_ms: u64 },
+}
+
+/// One node's part in the game. All times are milliseconds of one clock of this node that only goes forward.
+#[derive(Debug)]
+pub struct Lease {
+    term_ms: u64,
+    state: State,
+    /// The highest epoch seen, and whether it is given up.
+    top: Option<Top>,
+}
+
+impl Lease {
+    /// Holds nothing yet.
+    pub fn new(term_ms: u64) -> Self {
+        Lease { term_ms, state: State::Following { look_ms: 0 }, top: None }
+    }
+
+    /// Whether this node may delete and merge now.
+    pub fn may_act(&self, now_ms: u64) -> bool {
+        matches!(self.state, State::Holding { sent_ms, .. } if self.is_fresh(sent_ms, now_ms))
+    }
+
+    /// The epoch that is ours, while we may act.
+    pub fn held(&self, now_ms: u64) -> Option<u64> {
+        match self.state {
+            State::Holding { epoch, .. } if self.may_act(now_ms) => Some(epoch),
+            _ => None,
+        }
+    }
+
+    /// The highest epoch that was seen.
+    pub fn top(&self) -> Option<Top> {
+        self.top
+    }
+
+    /// What to do now.
+    pub fn next(&mut self, now_ms: u64) -> Step {
+        self.lapse(now_ms);
+        match self.state {
+            State::Following { look_ms } if now_ms < look_ms => Step::Wait { until_ms: look_ms },
+            State::Following { .. } | State::Made { .. } => Step::Look,
+            State::Free { epoch } => Step::Claim { epoch },
+            State::Unclear { epoch, .. } => Step::Read { epoch },
+            State::Holding { look: true, .. } => Step::Look,
+            State::Holding { next_ms, .. } if now_ms < next_ms => Step::Wait { until_ms: next_ms },
+            State::Holding { epoch, .. } => Step::Renew { epoch },
+        }
+    }
+
+    /// The epochs were listed; `top` is the highest, `None` when there is none.
+    pub fn looked(&mut self, now_ms: u64, top: Option<Top>) {
+        self.lapse(now_ms);
+        self.top = top;
+        let highest = top.map_or(0, |top| top.epoch);
+        self.state = match self.state {
+            State::Made { epoch, sent_ms } if epoch == highest => self.holding(epoch, sent_ms),
+            State::Holding { epoch, sent_ms, next_ms, .. } if epoch == highest => {
+                State::Holding { epoch, sent_ms, look: false, next_ms }
+            }
+            // It was there when it was made: somebody removed it, and nobody could tell that we hold it.
+            State::Made { .. } | State::Holding { .. } => self.following(now_ms),
+            _ => match top {
+                None => State::Free { epoch: 1 },
+                Some(top) if self.is_over(&top) && top.epoch < u64::MAX => State::Free { epoch: top.epoch + 1 },
+                Some(_) => self.following(now_ms),
+            },
+        };
+    }
+
+    /// A claim sent at `sent_ms` was answered.
+    pub fn claimed(&mut self, sent_ms: u64, answer: Claimed) {
+        if let State::Free { epoch } = self.state {
+            self.state = match answer {
+                Claimed::Ours => State::Made { epoch, sent_ms },
+                Claimed::Unclear => State::Unclear { epoch, sent_ms },
+            };
+        }
+    }
+
+    /// The object of an unclear claim was read: whether it is ours.
+    pub fn read(&mut self, now_ms: u64, ours: bool) {
+        if let State::Unclear { epoch, sent_ms } = self.state {
+            self.state = if ours { State::Made { epoch, sent_ms } } else { self.following(now_ms) };
+        }
+    }
+
+    /// A renewal sent at `sent_ms` was answered.
+    pub fn renewed(&mut self, sent_ms: u64, now_ms: u64) {
+        self.lapse(now_ms);
+        if let State::Holding { epoch, .. } = self.state {
+            self.state = self.holding(epoch, sent_ms);
+        }
+    }
+
+    /// A request failed: again soon, as long as it makes sense.
+    pub fn failed(&mut self, now_ms: u64) {
+        self.lapse(now_ms);
+        let soon = now_ms + (self.term_ms / 16).max(1);
+        match &mut self.state {
+            State::Following { look_ms } => *look_ms = soon,
+            State::Holding { look, next_ms, .. } => (*look, *next_ms) = (false, soon),
+            State::Free { .. } => self.state = self.following(now_ms),
+            State::Unclear { .. } | State::Made { .. } => {}
+        }
+    }
+
+    /// Gives up what is held; the holder says so in its object.
+    pub fn give_up(&mut self, now_ms: u64) {
+        self.state = self.following(now_ms);
+    }
+
+    /// Ends what too much time has passed for.
+    fn lapse(&mut self, now_ms: u64) {
+        let sent = match self.state {
+            State::Unclear { sent_ms, .. } | State::Made { sent_ms, .. } | State::Holding { sent_ms, .. } => sent_ms,
+            _ => return,
+        };
+        if !self.is_fresh(sent, now_ms) {
+            self.state = self.following(now_ms);
+        }
+    }
+
+    fn is_fresh(&self, sent_ms: u64, now_ms: u64) -> bool {
+        now_ms.saturating_sub(sent_ms) < self.term_ms / 2
+    }
+
+    /// Whether its holder may be replaced. Both ends of an age are cut to seconds, so it can be told a second too old.
+    fn is_over(&self, top: &Top) -> bool {
+        top.free
+            || top.age_s.is_some_and(|age| age.saturating_sub(1).saturating_mul(1000) >= self.term_ms.cast_signed())
+    }
+
+    fn following(&self, now_ms: u64) -> State {
+        State::Following { look_ms: now_ms + (self.term_ms / 4).max(1) }
+    }
+
+    fn holding(&self, epoch: u64, sent_ms: u64) -> State {
+        State::Holding { epoch, sent_ms, look: true, next_ms: sent_ms + self.term_ms / 4 }
+    }
+}

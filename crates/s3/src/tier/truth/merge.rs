@@ -1,0 +1,120 @@
+//! What the nodes noted, brought together.
+
+use std::collections::HashSet;
+
+use kvtier_core::Event;
+use kvtier_index::End;
+use kvtier_index::journal::{self as format, Batch, Record};
+
+use super::bytes;
+use super::journal::OBJECT_BYTES_MAX;
+use super::round::SOME;
+use crate::tier::books::Books;
+use crate::tier::counters::add;
+use crate::tier::shared::Shared;
+use crate::{Client, Entry};
+
+/// The most objects that are read at a time; the rest waits for the next.
+const OBJECTS_MAX: usize = 4096;
+
+/// Reads journals, each object once.
+#[derive(Debug, Default)]
+pub struct Merger {
+    read: HashSet<String>,
+    /// What lay there at the last look, and when that was by the store's clock.
+    listed: (Vec<Entry>, Option<i64>),
+}
+
+impl Merger {
+    /// Takes in what lies in `directory` and was not read before; answers how many records. The node's own journal is not read: its
+    /// index knows.
+    pub async fn merge(&mut self, shared: &Shared, directory: &str) -> crate::Result<usize> {
+        let own = shared.truth.paths.journals_of(&shared.truth.node);
+        self.listed = bytes::list(&shared.client, directory).await?;
+        let listed: HashSet<&String> = self.listed.0.iter().map(|entry| &entry.key).collect();
+        self.read.retain(|name| listed.contains(name));
+        let new = |entry: &&Entry| !self.read.contains(&entry.key) && !entry.key.starts_with(&own);
+        let new: Vec<String> = self.listed.0.iter().filter(new).take(OBJECTS_MAX).map(|e| e.key.clone()).collect();
+        let mut batches = Vec::new();
+        for name in new {
+            batches.extend(read(shared, &shared.client, &name).await?);
+            self.read.insert(name);
+        }
+        batches.sort_by_key(|batch| batch.at_ms);
+        let records: Vec<Record> = batches.into_iter().flat_map(|batch| batch.records).collect();
+        for some in records.chunks(SOME) {
+            let events = apply(shared, &mut shared.books(), some);
+            shared.tell(&events);
+        }
+        add(&shared.counters.merged, records.len() as u64);
+        Ok(records.len())
+    }
+
+    /// The objects that a snapshot has made superfluous, and that lay there for at least so many seconds: others may still read them.
+    pub fn superfluous(&self, own: &str, age_s: i64) -> Vec<&str> {
+        let (entries, date) = &self.listed;
+        let old = |entry: &&Entry| date.is_some_and(|date| date - entry.modified >= age_s);
+        let merged = |entry: &&Entry| self.read.contains(&entry.key) || entry.key.starts_with(own);
+        entries.iter().filter(old).filter(merged).map(|entry| entry.key.as_str()).collect()
+    }
+}
+
+async fn read(shared: &Shared, client: &Client, name: &str) -> crate::Result<Vec<Batch>> {
+    let bytes = match bytes::get(client, name, OBJECT_BYTES_MAX).await {
+        Ok(Some(bytes)) => bytes,
+        // Merged and deleted by the evictor meanwhile.
+        Ok(None) => return Ok(Vec::new()),
+        Err(e) if e.kind() == crate::ErrorKind::Corrupt && !e.is_retryable() => {
+            shared.truth.told().journal = Some(format!("{name} is longer than any journal: not read"));
+            return Ok(Vec::new());
+        }
+        Err(e) => return Err(e),
+    };
+    let mut journal = format::decode(&bytes);
+    let batches = journal.by_ref().collect();
+    match journal.end() {
+        Some(End::Version { version, .. }) => {
+            let what = format!("{name} has version {version} of the journal's format: not read; a newer build can");
+            shared.truth.told().journal = Some(what);
+        }
+        Some(End::Torn { at }) => {
+            shared.truth.told().journal = Some(format!("{name} is damaged from byte {at} on: the rest is not read"));
+        }
+        _ => {}
+    }
+    Ok(batches)
+}
+
+/// Takes over what others noted, as far as it is not older than what is known here.
+fn apply(shared: &Shared, books: &mut Books, records: &[Record]) -> Vec<Event> {
+    let mut events = Vec::new();
+    for record in records {
+        match record {
+            Record::Touch(digest) => books.index.touch_batch(&[*digest]),
+            Record::Insert(chunk) => match books.index.get(&chunk.digest) {
+                Some(entry) if entry.chunk.len == chunk.len => drop(books.index.insert(*chunk)),
+                Some(_) => books.index.touch_batch(&[chunk.digest]),
+                // A name that the digest does not tell comes with the next listing; what we removed since stays so.
+                None if !shared.names.is_own() || books.index.is_known(&chunk.digest) => {}
+                None if books.is_noted_absent(&chunk.digest) => {}
+                None => {
+                    let _ = books.index.insert(*chunk);
+                    books.watch.note(chunk.digest);
+                    add(&shared.counters.discovered, 1);
+                    events.push(Event::Stored { key: chunk.digest, len: chunk.len });
+                }
+            },
+            Record::Remove(digest) => {
+                if books.index.get(digest).is_some()
+                    && let Some(entry) = books.index.forget(digest)
+                {
+                    books.watch.note(*digest);
+                    add(&shared.counters.vanished, 1);
+                    events.push(Event::Gone { key: *digest, len: entry.chunk.len });
+                }
+            }
+            _ => {}
+        }
+    }
+    events
+}

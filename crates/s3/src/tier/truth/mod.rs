@@ -1,0 +1,212 @@
+//! The truth of the bucket, whoever writes to it: the listing is the authority on what is there; a snapshot of the index makes a start
+//! fast; journals of all nodes keep the order of use; a lease says who evicts. The bucket's own doings (versions, rules, unfinished
+//! uploads) are looked after too.
+//!
+//! Everything here happens in the background: no load, lookup or save waits for it.
+
+mod bytes;
+mod caveats;
+mod config;
+mod holder;
+mod journal;
+mod keeper;
+mod lease;
+mod manifest;
+mod merge;
+mod paths;
+mod round;
+mod snapshot;
+mod sweep;
+mod uploads;
+mod watch;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kvtier_index::journal::Record;
+use kvtier_index::{Chunk, Index, Refusal, Reserve};
+use kvtier_key::Digest;
+use tokio::runtime::Runtime;
+
+pub use config::{Evictor, TruthConfig};
+pub use watch::Watch;
+
+use super::TierConfig;
+use super::shared::Shared;
+use crate::Client;
+use journal::Journal;
+use lease::Lease;
+use paths::Paths;
+
+/// A node that does not evict writes up to so many times the cap by its own reckoning, which learns late of what the evictor deletes.
+const OVER: f64 = 1.05;
+
+/// How many tiers this process has opened.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+/// What a tier keeps about the truth of its bucket.
+#[derive(Debug)]
+pub struct Truth {
+    pub config: TruthConfig,
+    paths: Paths,
+    /// Which node it is: no other ever had this name.
+    node: String,
+    journal: Journal,
+    lease: Mutex<Lease>,
+    told: Mutex<Told>,
+    /// Held while the lease's object is written, so that the last word is ours.
+    writing: tokio::sync::Mutex<()>,
+    /// Whether there is a cap: without one nobody counts, evicts or notes anything.
+    capped: bool,
+    over: AtomicBool,
+}
+
+/// What an operator should know.
+#[derive(Debug, Default)]
+struct Told {
+    caveats: Vec<String>,
+    /// Why there is no lease here.
+    lease: Option<String>,
+    /// Which node holds it.
+    holder: Option<String>,
+    /// Why the snapshot was not used.
+    snapshot: Option<String>,
+    /// What is wrong with a journal.
+    journal: Option<String>,
+}
+
+impl Truth {
+    /// Of a bucket under this prefix, which is empty or ends in a slash.
+    pub fn new(config: &TierConfig, root: &str) -> Self {
+        let (capped, config) = (config.capacity_bytes.is_some(), config.truth);
+        Truth {
+            config,
+            paths: Paths::under(root),
+            node: node(),
+            journal: Journal::default(),
+            lease: Mutex::new(Lease::new(config.lease_term.as_millis() as u64)),
+            told: Mutex::default(),
+            writing: tokio::sync::Mutex::default(),
+            capped,
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether this node deletes what has to go; `now_ms` of the tier's clock.
+    pub fn may_evict(&self, now_ms: u64) -> bool {
+        match self.config.evictor {
+            Evictor::Lease => self.lease().may_act(now_ms),
+            Evictor::Single => true,
+            Evictor::Never => false,
+        }
+    }
+
+    /// Room for a save of a node that does not evict. While another does, this one's reckoning may pass the cap a little.
+    pub fn reserve(&self, index: &mut Index, bytes: u64) -> Reserve {
+        let (usage, led) = (index.usage(), self.holder().is_some() || self.config.evictor == Evictor::Never);
+        let bytes_max = if led { (usage.capacity as f64 * OVER) as u64 } else { usage.capacity };
+        match usage.used.saturating_add(usage.reserved).saturating_add(bytes) <= bytes_max {
+            true => Reserve::Granted(index.reserve_anyway(bytes)),
+            false if bytes > usage.capacity => Reserve::Full(Refusal::TooLarge { bytes, bytes_max: usage.capacity }),
+            false => Reserve::Busy,
+        }
+    }
+
+    /// Chunks were used, in the order of a chain: its head counts as the most recent.
+    pub fn touched(&self, chain: &[Digest]) {
+        self.note(chain.iter().rev().map(|digest| Record::Touch(*digest)));
+    }
+
+    fn note(&self, records: impl IntoIterator<Item = Record>) {
+        if self.capped {
+            self.journal.note(records);
+        }
+    }
+
+    /// A chunk was saved or found.
+    pub fn inserted(&self, chunk: Chunk) {
+        self.note([Record::Insert(chunk)]);
+    }
+
+    /// A chunk was deleted, or found missing.
+    pub fn removed(&self, digest: Digest) {
+        self.note([Record::Remove(digest)]);
+    }
+
+    /// What an operator should know, a sentence each.
+    pub fn reasons(&self, now_ms: u64) -> Vec<String> {
+        if !self.capped {
+            return Vec::new();
+        }
+        let told = self.told();
+        let who = match (self.config.evictor, &told.holder) {
+            (Evictor::Single, _) => "this node evicts, by its settings".to_owned(),
+            (Evictor::Never, _) => "other nodes evict, by this one's settings".to_owned(),
+            (Evictor::Lease, _) if self.lease().may_act(now_ms) => format!("this node evicts: {}", self.node),
+            (Evictor::Lease, Some(holder)) => format!("another node evicts: {holder}"),
+            (Evictor::Lease, None) => "no node evicts yet".to_owned(),
+        };
+        let some = [told.lease.clone(), told.snapshot.clone(), told.journal.clone()];
+        std::iter::once(who).chain(some.into_iter().flatten()).chain(told.caveats.iter().cloned()).collect()
+    }
+
+    fn lease(&self) -> MutexGuard<'_, Lease> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn holder(&self) -> Option<String> {
+        self.told().holder.clone().filter(|holder| *holder != self.node)
+    }
+
+    /// Unix time in milliseconds by the store's clock, as far as it is known.
+    fn server_ms(&self, client: &Client) -> u64 {
+        unix_ms().saturating_add_signed(client.clock_offset().saturating_mul(1000))
+    }
+}
+
+/// Starts everything.
+pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
+    runtime.spawn(keeper::keep(Arc::clone(shared)));
+    runtime.spawn(keeper::look_around(Arc::clone(shared)));
+    if shared.truth.capped && shared.truth.config.evictor == Evictor::Lease {
+        runtime.spawn(holder::compete(Arc::clone(shared)));
+    }
+}
+
+/// Everything once more at an orderly end: so that the next start finds it, and the next evictor need not wait.
+pub async fn farewell(shared: &Arc<Shared>, time_max: Duration) {
+    if shared.truth.capped && !shared.truth.over.swap(true, Ordering::Relaxed) {
+        drop(tokio::time::timeout(time_max, keeper::farewell(shared)).await);
+    }
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Host, process, when, which of its tiers, and a number by chance: containers may share all of the others.
+fn node() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
+    let host: String = host.trim().chars().take(64).map(plain).collect();
+    let (process, opened) = (std::process::id(), OPENED.fetch_add(1, Ordering::Relaxed));
+    format!(
+        "{}.{process}.{}.{opened}.{:08x}",
+        if host.is_empty() { "host" } else { &host },
+        unix_ms(),
+        fastrand::u32(..)
+    )
+}
+
+/// A manifest that is followed says the same when it is written again.
+#[cfg(fuzzing)]
+pub fn fuzz_manifest(bytes: &[u8]) {
+    if let Ok(manifest) = manifest::Manifest::decode(bytes) {
+        assert_eq!(manifest::Manifest::decode(&manifest.encode()), Ok(manifest));
+    }
+}

@@ -1,0 +1,230 @@
+//! What one listing of the bucket makes of the index, without undoing what happened while it ran.
+
+use kvtier_index::{Chunk, Cursor, Entry, Index, Inserted};
+use kvtier_key::Digest;
+
+use super::watch::Watch;
+
+/// How many entries are looked at before others get the index.
+pub const SOME: usize = 4096;
+
+/// A chunk in a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed {
+    pub digest: Digest,
+    pub len: u64,
+    /// When it was written, in seconds since 1970 by the store's clock.
+    pub modified: i64,
+}
+
+/// A listing under way.
+#[derive(Debug, Default)]
+pub struct Round {
+    /// A bit for each slot whose chunk was listed.
+    seen: Vec<u64>,
+    /// When what was new was written, in seconds, and its slot.
+    new: Vec<(u32, u32)>,
+    /// More changed meanwhile than could be noted: what is listed proves nothing.
+    blind: bool,
+}
+
+impl Round {
+    /// Takes in a page. Answers for each chunk its slot, and whether it was unknown before; nothing for what the page is too old for.
+    pub fn page(&mut self, index: &mut Index, watch: &Watch, found: &[Listed]) -> Vec<Option<(u32, bool)>> {
+        self.blind |= watch.is_blind();
+        found
+            .iter()
+            .map(|listed| (!self.blind && !watch.has(&listed.digest)).then(|| self.one(index, listed))?)
+            .collect()
+    }
+
+    fn one(&mut self, index: &mut Index, Listed { digest, len, modified }: &Listed) -> Option<(u32, bool)> {
+        let (slot, new) = match index.get(digest) {
+            Some(entry) => {
+                if entry.chunk.len != *len {
+                    index.resize(digest, *len, *len);
+                }
+                (entry.slot, false)
+            }
+            // On its way out, or not to be trusted: what is known is newer than the page.
+            None if index.is_known(digest) => return None,
+            None => {
+                let Inserted::New(slot) = index.insert(Chunk::new(*digest, *len, *len)) else { return None };
+                self.new.push((u32::try_from(*modified).unwrap_or(0), slot));
+                (slot, true)
+            }
+        };
+        self.mark(slot);
+        Some((slot, new))
+    }
+
+    /// After the last page: drops what was there before the first and was on none. Does some of it; answers what went, and where to
+    /// go on.
+    pub fn drop_unlisted(&mut self, index: &mut Index, watch: &Watch, from: Cursor) -> (Vec<Entry>, Option<Cursor>) {
+        self.blind |= watch.is_blind();
+        if self.blind {
+            return (Vec::new(), None);
+        }
+        let page = index.keys_page(from, SOME);
+        let unlisted = |index: &Index, digest: &Digest| index.get(digest).is_some_and(|e| !self.is_marked(e.slot));
+        let mut gone = Vec::new();
+        for Chunk { digest, .. } in &page.chunks {
+            if unlisted(index, digest) && !watch.has(digest) {
+                gone.extend(index.forget(digest));
+            }
+        }
+        (gone, page.next)
+    }
+
+    /// The order of use in slots, what goes first in front. What this listing discovered stands by when it was written: before all that
+    /// is known when that was before `known_ms` (Unix time), else behind; what was used or saved meanwhile comes last.
+    pub fn order(&mut self, index: &Index, watch: &Watch, known_ms: Option<u64>) -> Vec<u32> {
+        self.new.sort_unstable();
+        let mut is_new = vec![0u64; self.seen.len()];
+        self.new.iter().for_each(|(_, slot)| is_new[*slot as usize / 64] |= 1 << (slot % 64));
+        let new = |slot: &u32| is_new.get(*slot as usize / 64).is_some_and(|bits| bits >> (slot % 64) & 1 == 1);
+        let used = |slot: &u32| index.chunks_at(&[*slot]).any(|chunk| watch.has(&chunk.digest));
+        let is_old = |at_s: u32| known_ms.is_some_and(|known| u64::from(at_s) * 1000 <= known);
+        let (last, before): (Vec<u32>, Vec<u32>) = index.order().into_iter().partition(used);
+        let discovered =
+            |old: bool| self.new.iter().filter(move |(at_s, _)| is_old(*at_s) == old).map(|(_, slot)| *slot);
+        let known = before.into_iter().filter(|slot| !new(slot));
+        let still = |slot: &u32| !used(slot);
+        discovered(true).filter(still).chain(known).chain(discovered(false).filter(still)).chain(last).collect()
+    }
+
+    /// The slots of what was discovered, the oldest first.
+    pub fn discovered(&mut self) -> Vec<u32> {
+        self.new.sort_unstable();
+        self.new.iter().map(|(_, slot)| *slot).collect()
+    }
+
+    /// Whether it told everything.
+    pub fn is_whole(&self) -> bool {
+        !self.blind
+    }
+
+    fn mark(&mut self, slot: u32) {
+        let at = slot as usize / 64;
+        if self.seen.len() <= at {
+            self.seen.resize((at + 1).next_power_of_two(), 0);
+        }
+        self.seen[at] |= 1 << (slot % 64);
+    }
+
+    fn is_marked(&self, slot: u32) -> bool {
+        self.seen.get(slot as usize / 64).is_some_and(|bits| bits >> (slot % 64) & 1 == 1)
+    }
+}
+
+/// Makes some slots the most recent, the last of them most of all.
+pub fn make_recent(index: &mut Index, slots: &[u32]) {
+    let digests: Vec<Digest> = index.chunks_at(slots).map(|chunk| chunk.digest).collect();
+    digests.iter().for_each(|digest| index.touch_batch(&[*digest]));
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+    use kvtier_index::IndexConfig;
+
+    use super::*;
+
+    fn index() -> (Index, Watch) {
+        let mut watch = Watch::default();
+        watch.begin();
+        (Index::new(IndexConfig::new(1 << 40), PolicyKind::Lru.build()).unwrap(), watch)
+    }
+
+    fn digest(n: u32) -> Digest {
+        Digest::of("test", &n.to_le_bytes())
+    }
+
+    fn listed(n: u32, modified: i64) -> Listed {
+        Listed { digest: digest(n), len: 10, modified }
+    }
+
+    fn know(index: &mut Index, n: u32) {
+        let _ = index.insert(Chunk::new(digest(n), 10, 10));
+    }
+
+    fn finish(round: &mut Round, index: &mut Index, watch: &Watch) -> Vec<Digest> {
+        let (mut gone, mut from) = (Vec::new(), Some(Cursor::default()));
+        while let Some(at) = from {
+            let (some, next) = round.drop_unlisted(index, watch, at);
+            gone.extend(some.iter().map(|entry| entry.chunk.digest));
+            from = next;
+        }
+        gone
+    }
+
+    fn order(index: &Index) -> Vec<Digest> {
+        index.chunks_at(&index.order()).map(|chunk| chunk.digest).collect()
+    }
+
+    #[test]
+    fn discovered_vanished_and_resized() {
+        let (mut index, watch) = index();
+        (0..3).for_each(|n| know(&mut index, n));
+        let mut round = Round::default();
+        let longer = Listed { len: 99, ..listed(1, 1) };
+        let told = round.page(&mut index, &watch, &[listed(0, 1), longer, listed(7, 1)]);
+        assert_eq!(told.iter().map(|told| told.unwrap().1).collect::<Vec<_>>(), [false, false, true]);
+        assert_eq!(finish(&mut round, &mut index, &watch), [digest(2)]);
+        assert_eq!(index.get(&digest(1)).unwrap().chunk.len, 99);
+        let usage = index.usage();
+        assert_eq!((usage.used, usage.entries), (10 + 99 + 10, 3));
+    }
+
+    #[test]
+    fn what_happens_while_it_runs_is_not_undone() {
+        let (mut index, mut watch) = index();
+        (0..3).for_each(|n| know(&mut index, n));
+        let mut round = Round::default();
+        // One is saved after its page went by, one deleted before its page was made, one saved anew with another length.
+        know(&mut index, 5);
+        index.forget(&digest(0));
+        let _ = index.insert(Chunk::new(digest(1), 50, 50));
+        [5, 0, 1].into_iter().for_each(|n| watch.note(digest(n)));
+        // And one is a victim on its way out.
+        let victim = index.squeeze(0, 10)[0].chunk.digest;
+        let told = round.page(&mut index, &watch, &[listed(0, 1), listed(1, 1), listed(2, 1)]);
+        assert!(told.iter().all(Option::is_none) && index.is_leaving(&victim), "a page brings no victim back");
+        assert_eq!(finish(&mut round, &mut index, &watch), []);
+        assert!(index.get(&digest(0)).is_none(), "what was deleted stays so");
+        assert!(index.get(&digest(5)).is_some(), "what was saved stays so");
+        assert_eq!(index.get(&digest(1)).map(|e| e.chunk.len), Some(50));
+    }
+
+    #[test]
+    fn what_nobody_used_here_stands_by_its_age() {
+        let (mut known, mut watch) = index();
+        (0..2).for_each(|n| know(&mut known, n));
+        let mut round = Round::default();
+        let page = [listed(12, 300), listed(0, 1), listed(10, 100), listed(1, 1), listed(11, 200)];
+        round.page(&mut known, &watch, &page);
+        // Number 0 is used while the listing runs.
+        known.touch_batch(&[digest(0)]);
+        watch.note(digest(0));
+        let slots = round.order(&known, &watch, Some(150_000));
+        make_recent(&mut known, &slots);
+        assert_eq!(order(&known), [digest(10), digest(1), digest(11), digest(12), digest(0)]);
+        let (mut empty, watch) = index();
+        let mut round = Round::default();
+        round.page(&mut empty, &watch, &[listed(3, 30), listed(1, 10), listed(2, 20)]);
+        let slots = round.order(&empty, &watch, None);
+        make_recent(&mut empty, &slots);
+        assert_eq!(order(&empty), [digest(1), digest(2), digest(3)], "without a snapshot the age alone tells");
+    }
+
+    #[test]
+    fn a_listing_that_cannot_follow_the_changes_proves_nothing() {
+        let (mut index, mut watch) = index();
+        (0..3).for_each(|n| know(&mut index, n));
+        let mut round = Round::default();
+        (0..=1u64 << 20).for_each(|n| watch.note(Digest::of("more", &n.to_le_bytes())));
+        assert_eq!(round.page(&mut index, &watch, &[listed(9, 1)]), [None]);
+        assert_eq!(finish(&mut round, &mut index, &watch), []);
+        assert!(!round.is_whole() && index.usage().entries == 3);
+    }
+}

@@ -1,0 +1,188 @@
+//! Lists the bucket: the authority on what is in it. In the background, the first time as fast as it goes, then now and then.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kvtier_core::Event;
+use kvtier_index::Cursor;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::round::{Listed, Round, SOME, make_recent};
+use crate::tier::counters::add;
+use crate::tier::shared::Shared;
+use crate::{Entry, List, Page};
+
+/// How many prefixes are listed at a time.
+const WIDTH: usize = 16;
+/// How long to wait after a listing that failed.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// One listing of the whole bucket. What was listed before of it was read from a snapshot taken at `known_ms` (Unix time).
+pub async fn sweep(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bool {
+    shared.books().watch.begin();
+    let sweep = Sweep {
+        shared: Arc::clone(shared),
+        round: Arc::default(),
+        first,
+        pace: Arc::new(tokio::sync::Mutex::new(Instant::now())),
+    };
+    let listed = sweep.all().await;
+    if listed {
+        sweep.settle(known_ms);
+    }
+    let whole = listed && sweep.round().is_whole();
+    let mut books = shared.books();
+    books.watch.end();
+    if whole {
+        books.listed = true;
+        add(&shared.counters.sweeps, 1);
+    }
+    whole
+}
+
+/// Learns from one page how names are formed; counts nothing.
+pub async fn peek(shared: &Shared) {
+    if let Ok(page) = shared.client.list(&List::under(shared.names.root()), None).await {
+        page.entries.iter().for_each(|entry| {
+            shared.names.digest(&entry.key);
+        });
+    }
+    shared.books().listed = true;
+}
+
+#[derive(Clone)]
+struct Sweep {
+    shared: Arc<Shared>,
+    round: Arc<Mutex<Round>>,
+    first: bool,
+    /// When the next request may go.
+    pace: Arc<tokio::sync::Mutex<Instant>>,
+}
+
+impl Sweep {
+    fn round(&self) -> std::sync::MutexGuard<'_, Round> {
+        self.round.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lists everything; `false` when the tier was closed before the end.
+    async fn all(&self) -> bool {
+        let root = List::under(self.shared.names.root());
+        let Some(page) = self.page(&root, None).await else { return false };
+        // A bucket that is small, or whose names do not begin with a hash, is listed page after page.
+        if page.next.is_none() || !self.shared.names.is_own() {
+            return self.rest(&root, page.next).await;
+        }
+        let mut lists = JoinSet::new();
+        for digits in 0..=255u8 {
+            if lists.len() == WIDTH && !lists.join_next().await.is_some_and(|done| done.unwrap_or(false)) {
+                return false;
+            }
+            let sweep = self.clone();
+            let under = List::under(format!("{}{digits:02x}/", self.shared.names.root()));
+            lists.spawn(async move { sweep.rest_of(&under).await });
+        }
+        lists.join_all().await.into_iter().all(|listed| listed)
+    }
+
+    async fn rest_of(&self, under: &List) -> bool {
+        match self.page(under, None).await {
+            Some(page) => self.rest(under, page.next).await,
+            None => false,
+        }
+    }
+
+    async fn rest(&self, under: &List, mut next: Option<String>) -> bool {
+        while next.is_some() {
+            match self.page(under, next.as_deref()).await {
+                Some(page) => next = page.next,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// One page into the index, asked for until the store gives it; `None` when the tier was closed.
+    async fn page(&self, under: &List, next: Option<&str>) -> Option<Page> {
+        while !self.shared.gate.is_closed() {
+            self.wait_for_turn().await;
+            let sent_ms = self.shared.now_ms();
+            match self.shared.client.list(under, next).await {
+                Ok(page) => {
+                    self.enter(&page.entries, sent_ms);
+                    return Some(page);
+                }
+                Err(e) => {
+                    drop(self.shared.error("list", None, e));
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+        None
+    }
+
+    async fn wait_for_turn(&self) {
+        if self.first {
+            return;
+        }
+        let step = Duration::from_secs(1) / self.shared.truth.config.listings_per_second_max;
+        let mut next = self.pace.lock().await;
+        tokio::time::sleep_until(*next).await;
+        *next = Instant::now() + step;
+    }
+
+    fn enter(&self, entries: &[Entry], sent_ms: u64) {
+        let shared = &self.shared;
+        let listed = |entry: &Entry| {
+            let digest = shared.names.digest(&entry.key)?;
+            Some(Listed { digest, len: entry.bytes, modified: entry.modified })
+        };
+        let found: Vec<(Listed, &str)> =
+            entries.iter().filter_map(|entry| Some((listed(entry)?, entry.key.as_str()))).collect();
+        add(&shared.counters.listed, found.len() as u64);
+        let mut events = Vec::new();
+        for some in found.chunks(SOME) {
+            let page: Vec<Listed> = some.iter().map(|(listed, _)| *listed).collect();
+            let mut guard = shared.books();
+            let books = &mut *guard;
+            let told = self.round().page(&mut books.index, &books.watch, &page);
+            for ((listed, name), told) in some.iter().zip(told) {
+                let Some((slot, new)) = told else { continue };
+                books.note_seen(slot, sent_ms);
+                if !shared.names.is_own() {
+                    books.note_name(&listed.digest, name);
+                }
+                events.extend(new.then_some(Event::Stored { key: listed.digest, len: listed.len }));
+            }
+        }
+        add(&shared.counters.discovered, events.len() as u64);
+        shared.tell(&events);
+    }
+
+    /// After the last page: what is not there any more goes, and what nobody here has used stands by its age.
+    fn settle(&self, known_ms: Option<u64>) {
+        let (shared, mut from) = (&self.shared, Some(Cursor::default()));
+        while let Some(at) = from {
+            let mut guard = shared.books();
+            let books = &mut *guard;
+            let (gone, next) = self.round().drop_unlisted(&mut books.index, &books.watch, at);
+            gone.iter().for_each(|entry| books.note_absent(entry.chunk.digest));
+            drop(guard);
+            let events: Vec<Event> =
+                gone.iter().map(|entry| Event::Gone { key: entry.chunk.digest, len: entry.chunk.len }).collect();
+            add(&shared.counters.vanished, events.len() as u64);
+            shared.tell(&events);
+            from = next;
+        }
+        let order = {
+            let books = shared.books();
+            let mut round = self.round();
+            // Later ones discover what others wrote since: that is recent.
+            if self.first { round.order(&books.index, &books.watch, known_ms) } else { round.discovered() }
+        };
+        for slots in order.chunks(SOME) {
+            make_recent(&mut shared.books().index, slots);
+        }
+        shared.freed.notify_waiters();
+    }
+}

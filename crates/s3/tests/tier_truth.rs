@@ -1,0 +1,329 @@
+//! The truth of the bucket: what is in it whoever wrote it, in which order it was used, after a restart and beside other nodes.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_core::{Key, Loaded, Observe, Presence, Saved};
+use kvtier_s3::tier::{Evictor, TierConfig};
+use kvtier_testkit::s3::{Fault, Rule, Server};
+use support::tier::{PREFIX, World};
+use support::{endpoint, server};
+
+const LEN: usize = 10_000;
+
+/// Everything happens soon.
+fn quick(mut config: TierConfig) -> TierConfig {
+    config.truth.journal_every = Duration::from_millis(200);
+    config.truth.sweep_every = Duration::from_millis(100);
+    config.truth.listings_per_second_max = 1000;
+    config.truth.snapshot_every = Duration::from_millis(300);
+    config
+}
+
+fn plain_server() -> Arc<Server> {
+    Arc::new(server(|_| {}))
+}
+
+fn close(world: World) {
+    world.suite.tier.close().wait().unwrap();
+}
+
+fn says(world: &World, what: &str) -> bool {
+    world.status().reasons.iter().any(|reason| reason.contains(what))
+}
+
+/// Waits longer than [`kvtier_testkit::conformance::Fixture::eventually`]: a lease has to run out.
+fn within(time: Duration, what: &str, is_so: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < time, "not within {time:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn foreign_writes_and_deletes_during_a_run_are_discovered() {
+    let world = World::with(quick);
+    let keys: Vec<Key> = (0..6).map(|n| world.suite.key(n)).collect();
+    keys[..4].iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    let writer = World::over(Arc::clone(&world.server), |config| config);
+    assert_eq!(writer.save(&keys[5], LEN), Saved::Stored);
+    world.delete(&world.name(&keys[0]));
+    world.write(&world.name(&keys[4]), &[7; 500], None);
+    world.suite.eventually("usage is what is in the bucket", || world.used() == world.in_bucket());
+    assert_eq!(world.tier.usage().chunks, 5);
+    assert_eq!(world.load(&keys[0], LEN), Loaded::Miss(kvtier_core::MissReason::Absent));
+    assert_eq!(world.load(&keys[5], LEN), Loaded::Hit { len: LEN as u64 });
+    assert_eq!(world.lookup(&keys[1]), Presence::Hit { len: LEN as u64 });
+    // Another length under the same name.
+    world.write(&world.name(&keys[1]), &[1; 77], None);
+    world.suite.eventually("the new length counts", || world.used() == world.in_bucket());
+    assert!(world.count("vanished") >= 1 && world.count("discovered") >= 2 && world.count("sweeps") >= 2);
+}
+
+#[test]
+fn objects_that_are_no_chunks_are_left_alone_and_not_counted() {
+    let server = plain_server();
+    for odd in ["kv/notes.txt", "kv/00/zz", "kv/.kvtier/lease/junk", "other/00/file", "kv/ab/.kvtier/x"] {
+        server.put_object(odd, vec![1; 100]);
+    }
+    let world = World::over(Arc::clone(&server), |config| quick(config).with_capacity(20 * LEN as u64));
+    for n in 0..60 {
+        world.save(&world.suite.key(n), LEN);
+    }
+    world.suite.eventually("three sweeps", || world.count("sweeps") >= 3);
+    assert!(world.used() <= 20 * LEN as u64);
+    for odd in ["kv/notes.txt", "kv/00/zz", "kv/.kvtier/lease/junk", "other/00/file", "kv/ab/.kvtier/x"] {
+        assert!(server.object(odd).is_some(), "{odd} is somebody else's");
+    }
+}
+
+#[test]
+fn a_large_bucket_is_listed_by_prefix_on_s3_and_on_s3_express() {
+    for bucket in ["bucket", "kv--use1-az4--x-s3"] {
+        let server = server(|setup| setup.bucket = bucket.into());
+        for n in 0..3000u32 {
+            let hex = kvtier_key::Digest::of("test", &n.to_le_bytes()).to_hex();
+            server.put_object(&format!("kv/{}/{hex}", &hex[..2]), vec![0; 10]);
+        }
+        let client = support::config_of(endpoint(&server, bucket));
+        let config = TierConfig::new(client).with_capacity(64 << 20).with_prefix(PREFIX);
+        let tier = kvtier_s3::tier::S3Tier::open(config).unwrap();
+        within(Duration::from_secs(20), "the bucket is listed", || tier.usage().chunks == 3000);
+        within(Duration::from_secs(5), "to the end", || tier.status().counter("sweeps") == 1);
+        assert_eq!(tier.usage().used_bytes, Some(30_000));
+        let by_prefix = server.seen().iter().filter(|seen| seen.target.contains("prefix=kv%2Fab%2F")).count();
+        assert_eq!(by_prefix, 1, "on {bucket}");
+    }
+}
+
+#[test]
+fn a_start_serves_from_the_snapshot_while_the_bucket_is_listed_and_keeps_the_order_of_use() {
+    let server = plain_server();
+    let cap = |config: TierConfig| quick(config).with_capacity(100 * LEN as u64);
+    let world = World::over(Arc::clone(&server), cap);
+    let keys: Vec<Key> = (0..90).map(|n| world.suite.key(n)).collect();
+    keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    // The first ten are used again, and so the next ten are the oldest.
+    keys[..10].iter().for_each(|key| assert_eq!(world.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
+    close(world);
+    assert!(server.keys("kv/.kvtier/snapshot/").len() == 2, "{:?}", server.keys("kv/.kvtier/"));
+    // A listing takes its time now.
+    server.script(Rule::next(Fault::Stall(Duration::from_millis(600))).containing("prefix=kv%2F&").times(1));
+    server.script(Rule::next(Fault::Stall(Duration::from_millis(600))).containing("list-type=2").times(3));
+    let client = support::config_of(endpoint(&server, "bucket"));
+    let config = cap(TierConfig::new(client).with_prefix(PREFIX));
+    let tier = kvtier_s3::tier::S3Tier::open(config).unwrap();
+    within(Duration::from_secs(3), "the snapshot is in", || tier.status().counter("restored") == 90);
+    assert_eq!(tier.usage().used_bytes, Some(90 * LEN as u64));
+    assert!(tier.status().reasons.iter().any(|reason| reason.contains("still being listed")));
+    drop(tier);
+    let world = World::over(Arc::clone(&server), cap);
+    (100..130).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
+    world.suite.eventually("below the high mark", || world.used() <= 98 * LEN as u64);
+    assert_eq!(world.used(), world.in_bucket());
+    for key in &keys[..10] {
+        assert!(server.object(&world.name(key)).is_some(), "what was used last stays");
+    }
+    let gone = keys[10..30].iter().filter(|key| server.object(&world.name(key)).is_none()).count();
+    assert!(gone >= 18, "the oldest go: {gone} of 20");
+}
+
+#[test]
+fn without_a_snapshot_the_age_of_objects_is_the_order() {
+    let server = plain_server();
+    let world = World::over(Arc::clone(&server), |config| config);
+    let keys: Vec<Key> = (0..60).map(|n| world.suite.key(n)).collect();
+    keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    let names: Vec<String> = keys.iter().map(|key| world.name(key)).collect();
+    close(world);
+    assert!(server.keys("kv/.kvtier/").iter().all(|key| server.remove_object(key)));
+    // The last to be written are the oldest by the store's clock.
+    for (at, name) in names.iter().enumerate() {
+        assert!(server.backdate(name, 100 * at as i64));
+    }
+    let world = World::over(Arc::clone(&server), |config| config.with_capacity(70 * LEN as u64));
+    (100..120).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
+    world.suite.eventually("below the high mark", || world.used() <= 69 * LEN as u64);
+    let gone: Vec<usize> = (0..60).filter(|at| server.object(&names[*at]).is_none()).collect();
+    assert!(gone.len() >= 10 && gone.iter().all(|at| *at >= 45), "{gone:?}");
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_read_is_ignored_and_said_and_costs_no_chunk() {
+    let newer = "kvtier bucket snapshot\nformat: 2\nsomething new\n".to_owned();
+    let foreign = "hello\n".to_owned();
+    for (spoiled, said) in
+        [(newer, "it has format 2"), (foreign, "no snapshot of ours"), (String::new(), "no snapshot")]
+    {
+        let server = plain_server();
+        let world = World::over(Arc::clone(&server), quick);
+        (0..20).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
+        close(world);
+        server.put_object("kv/.kvtier/snapshot/current", spoiled.into_bytes());
+        let world = World::over(Arc::clone(&server), |config| config);
+        assert!(says(&world, "snapshot of the index in the bucket was ignored") && says(&world, said), "{said}");
+        assert_eq!((world.used(), world.tier.usage().chunks), (20 * LEN as u64, 20));
+    }
+}
+
+#[test]
+fn a_damaged_part_costs_order_and_no_chunk() {
+    let server = plain_server();
+    let world = World::over(Arc::clone(&server), quick);
+    (0..20).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
+    close(world);
+    let part = server.keys("kv/.kvtier/snapshot/0").remove(0);
+    let mut bytes = server.object(&part).unwrap().to_vec();
+    bytes[100] ^= 1;
+    server.put_object(&part, bytes);
+    let world = World::over(Arc::clone(&server), |config| config);
+    assert!(says(&world, "ignored") && world.used() == 20 * LEN as u64);
+    close(world);
+    server.remove_object(&part);
+    server.put_object("kv/.kvtier/snapshot/current", server.object("kv/.kvtier/snapshot/current").unwrap().to_vec());
+    let world = World::over(Arc::clone(&server), |config| config);
+    assert_eq!(world.used(), 20 * LEN as u64);
+}
+
+#[test]
+fn a_node_writes_its_journal_at_most_once_an_interval_and_the_evictor_clears_up() {
+    let every = Duration::from_millis(500);
+    let world = World::with(|config| {
+        let mut config = quick(config);
+        config.truth.journal_every = every;
+        config
+    });
+    let keys: Vec<Key> = (0..10).map(|n| world.suite.key(n)).collect();
+    keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    let begun = std::time::Instant::now();
+    let before = world.server.seen().len();
+    while begun.elapsed() < 4 * every {
+        keys.iter().for_each(|key| assert_eq!(world.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
+    }
+    let intervals = begun.elapsed().as_millis() / every.as_millis() + 1;
+    let seen = world.server.seen().split_off(before);
+    let puts = seen.iter().filter(|seen| seen.method == "PUT" && seen.target.contains("/journal/")).count();
+    assert!((1..=intervals as usize).contains(&puts), "{puts} in {intervals} intervals");
+    // What is in a snapshot is deleted after a while.
+    within(Duration::from_secs(10), "old journals are deleted", || {
+        world.load(&keys[0], LEN);
+        let there = world.server.keys("kv/.kvtier/journal/");
+        world.count("snapshots") > 2 && !there.is_empty() && !there.iter().any(|name| name.ends_with("00000001"))
+    });
+}
+
+#[test]
+fn a_second_node_follows_and_both_know_what_the_other_does() {
+    let server = plain_server();
+    let cap = |config: TierConfig| quick(config).with_capacity(50 * LEN as u64);
+    let first = World::over(Arc::clone(&server), cap);
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    let second = World::over(Arc::clone(&server), |config| {
+        let mut config = cap(config);
+        // What it learns, it learns from the journals.
+        config.truth.sweep_every = Duration::from_secs(600);
+        config
+    });
+    second.suite.eventually("the second follows", || says(&second, "another node evicts"));
+    for n in 0..100 {
+        // A node that does not evict is not stopped by what it has not heard yet, as long as there is room.
+        within(Duration::from_secs(10), "a save finds room", || {
+            second.save(&second.suite.key(n), LEN) == Saved::Stored
+        });
+    }
+    within(Duration::from_secs(10), "the cap holds", || first.in_bucket() <= 49 * LEN as u64);
+    within(Duration::from_secs(10), "the second knows what was evicted", || second.used() == second.in_bucket());
+    assert!(first.count("evicted") > 40 && second.count("evicted") == 0);
+}
+
+#[test]
+fn a_node_that_ends_in_order_hands_over_at_once() {
+    let server = plain_server();
+    let first = World::over(Arc::clone(&server), quick);
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    close(first);
+    let second = World::over(Arc::clone(&server), quick);
+    second.suite.eventually("the second evicts", || says(&second, "this node evicts"));
+    assert_eq!(server.keys("kv/.kvtier/lease/").len(), 1, "older epochs are cleared up");
+}
+
+#[test]
+fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
+    let server = plain_server();
+    let node = |evictor| {
+        World::over(Arc::clone(&server), |config| {
+            let mut config = quick(config).with_capacity(100 * LEN as u64);
+            config.truth.evictor = evictor;
+            config
+        })
+    };
+    let (first, second) = (node(Evictor::Single), node(Evictor::Single));
+    let batch = 30;
+    // Both know of a full bucket; then somebody else writes a batch too many at once, and both see it.
+    (0..95).for_each(|n| assert_eq!(first.save(&first.suite.key(n), LEN), Saved::Stored));
+    second.suite.eventually("the second knows", || second.used() == 95 * LEN as u64);
+    for n in 0..batch + 3 {
+        first.write(&first.name(&first.suite.key(1000 + n)), &[1; LEN], None);
+    }
+    within(Duration::from_secs(10), "the cap holds", || first.in_bucket() <= 98 * LEN as u64);
+    let agreed = || [first.used(), second.used()] == [first.in_bucket(); 2];
+    within(Duration::from_secs(10), "all agree", agreed);
+    let left = first.in_bucket() / LEN as u64;
+    assert!((98 - batch..=98).contains(&left), "{left} are left");
+}
+
+#[test]
+fn where_conditions_are_not_honoured_nobody_evicts_unless_one_is_told_to() {
+    let full = |world: &World| {
+        for n in 0..40 {
+            world.save(&world.suite.key(n), LEN);
+        }
+    };
+    let server = Arc::new(server(|setup| setup.overwrites = true));
+    let cap = |config: TierConfig| quick(config).with_capacity(20 * LEN as u64);
+    let world = World::over(Arc::clone(&server), cap);
+    world.suite.eventually("it is said", || says(&world, "set evictor to single"));
+    full(&world);
+    assert!(world.count("evicted") == 0 && world.in_bucket() <= 21 * LEN as u64, "and saves are shed");
+    close(world);
+    let world = World::over(Arc::clone(&server), |config| {
+        let mut config = cap(config);
+        config.truth.evictor = Evictor::Single;
+        config
+    });
+    full(&world);
+    world.suite.eventually("it evicts", || world.count("evicted") > 15);
+    assert!(says(&world, "by its settings") && world.in_bucket() <= 20 * LEN as u64);
+}
+
+#[test]
+fn unfinished_uploads_of_ours_are_given_up_after_an_hour_and_others_are_left_alone() {
+    for bucket in ["bucket", "kv--use1-az4--x-s3"] {
+        let server = server(|setup| (setup.bucket, setup.clock_ahead_s) = (bucket.into(), -7200));
+        let hex = kvtier_key::Digest::of("test", b"x").to_hex();
+        let ours = format!("kv/{}/{hex}", &hex[..2]);
+        server.begin_upload(&ours, 7300);
+        server.begin_upload(&ours, 60);
+        server.begin_upload("kv/not-a-chunk", 90_000);
+        server.begin_upload("elsewhere/x", 90_000);
+        let client = support::config_of(endpoint(&server, bucket));
+        let tier = kvtier_s3::tier::S3Tier::open(TierConfig::new(client).with_prefix(PREFIX)).unwrap();
+        within(Duration::from_secs(5), "the old one is given up", || tier.status().counter("uploads_aborted") == 1);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(server.uploads(), 3);
+    }
+}
+
+#[test]
+fn what_makes_the_cap_a_fiction_is_said() {
+    let world = World::on(|setup| (setup.versioned, setup.object_lock) = (true, true), |config| config);
+    world.suite.eventually("versions", || says(&world, "versioning is on"));
+    assert!(says(&world, "object lock is on"));
+    let world = World::on(|setup| setup.hides_settings = true, |config| config);
+    world.suite.eventually("a store that does not tell", || says(&world, "the store does not tell whether it keeps"));
+    assert_eq!(world.save(&world.suite.key(1), LEN), Saved::Stored);
+}
