@@ -124,7 +124,7 @@ pub fn filesystems(run: &mut Run) -> Result<Outcome> {
 
 /// The S3 client against Ceph and Swift, where they are installed or can be.
 pub fn real_servers(run: &mut Run) -> Result<Outcome> {
-    let (count, absent) = servers::test(&[Kind::Ceph, Kind::Swift], &[Way::Plain])?;
+    let (count, absent) = servers::test(&[Kind::Ceph, Kind::Swift], &Way::ALL)?;
     if count.passed == 0 {
         return Ok(Outcome::Skipped(absent.join("; ")));
     }

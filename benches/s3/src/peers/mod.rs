@@ -14,7 +14,9 @@ pub mod raw;
 pub mod rusty;
 pub mod uring;
 
-use anyhow::{Context, Result, ensure};
+#[cfg(feature = "peers")]
+use anyhow::ensure;
+use anyhow::{Context, Result};
 use kvtier_mem::{Lease, View};
 
 /// All that this was built with. Those that begin with `raw-` set the floor.

@@ -3,7 +3,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 
-use super::{Credentials, Provide, Provided, Source, from_env, locate};
+use super::{Credentials, Provide, Provided, Source, locate};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The chain asks the network: instance metadata, a container's agent, STS.
@@ -12,19 +12,19 @@ const FIRST_MAX: Duration = Duration::from_secs(10);
 /// A source of credentials, those that it gives now, and what it is: the key pair that [`locate`] finds, else the [`AwsChain`]. Errors
 /// when neither has any.
 pub async fn discover(lookup: impl Fn(&str) -> Option<String>) -> Result<(Arc<dyn Provide>, Credentials, Source)> {
-    // Half a key pair there is a mistake, whatever else there is.
-    from_env(&lookup)?;
-    let located = locate(lookup);
-    if let Ok(Some((found, source))) = located {
-        return Ok((Arc::new(found.clone()), found, source));
-    }
+    let located = match locate(lookup) {
+        Ok(Some((found, source))) => return Ok((Arc::new(found.clone()), found, source)),
+        // Half a key pair is a mistake, whatever else there is.
+        Err(e) if e.kind() != ErrorKind::Unsupported => return Err(e),
+        other => other,
+    };
     let slow = || Error::new(ErrorKind::Timeout, "the source of credentials did not answer in time");
     let first = async {
         let chain = AwsChain::load(None).await?;
         let first = tokio::time::timeout(FIRST_MAX, chain.provide()).await.unwrap_or_else(|_| Err(slow()))?;
         Ok((Arc::new(chain) as Arc<dyn Provide>, first, Source::Chain))
     };
-    // Where there was something wrong with the files, that is what to look at.
+    // Where a profile was named, that is what to look at.
     first.await.map_err(|e| located.err().unwrap_or(e))
 }
 

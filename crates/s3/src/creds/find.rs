@@ -31,8 +31,8 @@ impl std::fmt::Display for Source {
 }
 
 /// The credentials of the environment, else those of the profile in the shared files (`AWS_PROFILE`, `AWS_SHARED_CREDENTIALS_FILE`,
-/// `AWS_CONFIG_FILE`, or the usual places), asked of `lookup`; `None` when there are none. Profiles with roles or processes need
-/// the feature `aws-config`.
+/// `AWS_CONFIG_FILE`, or the usual places), asked of `lookup`; `None` when there are none. Errors with
+/// `Unsupported` when the profile takes a role, or one was named that has no key pair: such need the feature `aws-config`.
 pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Credentials>> {
     Ok(locate(lookup)?.map(|(found, _)| found))
 }
@@ -58,7 +58,7 @@ pub fn locate(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<(Credent
         // Who names a profile wants that one, not whatever comes next.
         Some(profile) => {
             let what = format!("profile {profile} has no key pair in the shared files: check AWS_PROFILE");
-            Err(Error::new(ErrorKind::Invalid, what))
+            Err(Error::new(ErrorKind::Unsupported, what))
         }
         None => Ok(None),
     }

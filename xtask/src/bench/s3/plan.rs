@@ -81,6 +81,11 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Whether only ours and the floor are wanted: then the hundreds of crates of the others need not be built.
+    pub fn is_alone(&self) -> bool {
+        !self.peers.is_empty() && self.peers.iter().all(|name| name == "kvtier" || name.starts_with("raw-"))
+    }
+
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for scheme in &self.schemes {
@@ -125,6 +130,8 @@ mod tests {
         let plan = Plan::new(&mut Args::of(&["--sizes", "64KiB,1MiB", "--inflight", "1,8"])).unwrap();
         let heads = plan.cells().into_iter().filter(|cell| cell.op == "head").count();
         assert_eq!((plan.cells().len(), heads), (2 * (2 * 2 * 2 + 1), 2));
+        assert!(!plan.is_alone() && Plan::new(&mut Args::of(&["--peers", "raw-tokio,kvtier"])).unwrap().is_alone());
+        assert!(!Plan::new(&mut Args::of(&["--peers", "kvtier,opendal"])).unwrap().is_alone());
         assert!(Plan::new(&mut Args::of(&["--ops", "post"])).is_err());
         assert!(Plan::new(&mut Args::of(&["--inflight", "0"])).is_err());
     }

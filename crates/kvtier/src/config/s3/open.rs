@@ -21,7 +21,11 @@ impl S3Spec {
     pub fn client(&self) -> Result<Config, Error> {
         let credentials = match &self.credentials {
             Some(own) => Some(own.clone()),
-            None => find(variable).map_err(|e| self.invalid("no credentials", e))?,
+            None => match find(variable) {
+                // A profile with a role or a process: the chain knows what to make of it.
+                Err(e) if cfg!(feature = "aws-config") && e.kind() == kvtier_s3::ErrorKind::Unsupported => None,
+                found => found.map_err(|e| self.invalid("no credentials", e))?,
+            },
         };
         match credentials {
             Some(credentials) => self.client_of(credentials),
