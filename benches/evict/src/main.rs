@@ -20,7 +20,10 @@ const OPS: u64 = 1_000_000;
 const ROUNDS: usize = 5;
 
 fn main() {
-    let mut rows: Vec<Row> = all().into_iter().map(Row::new).collect();
+    // With words, only the caches whose names contain one of them.
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let asked = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+    let mut rows: Vec<Row> = all().into_iter().filter(|(name, _)| asked(name)).map(Row::new).collect();
     for round in 0..ROUNDS as u64 {
         rows.iter_mut().for_each(|row| row.hits(round));
     }
