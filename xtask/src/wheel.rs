@@ -47,16 +47,24 @@ pub fn stage() -> Result<PathBuf> {
     Cmd::new("cargo build --locked -p kvtier-py").run()?;
     let package = root().join("target/py/kvtier");
     let _ = fs::remove_dir_all(&package);
-    fs::create_dir_all(&package)?;
-    for file in fs::read_dir(root().join("crates/py/python/kvtier"))? {
-        let file = file?;
-        if file.file_type()?.is_file() {
-            fs::copy(file.path(), package.join(file.file_name()))?;
-        }
-    }
+    copy_sources(&root().join("crates/py/python/kvtier"), &package)?;
     let built = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     fs::copy(built.join("debug/libkvtier_py.so"), package.join("_native.abi3.so")).context("the built module")?;
     Ok(root().join("target/py"))
+}
+
+fn copy_sources(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (name, path) = (entry.file_name(), entry.path());
+        if path.is_dir() {
+            copy_sources(&path, &to.join(name))?;
+        } else {
+            fs::copy(path, to.join(name))?;
+        }
+    }
+    Ok(())
 }
 
 fn tests(python: &Path, path: Option<&Path>) -> Result<u64> {

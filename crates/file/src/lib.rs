@@ -11,5 +11,5 @@ mod tier;
 
 pub use config::FileConfig;
 pub use kvtier_disk::{Durability, Layout, Verify, inspect};
-pub use kvtier_uring::{EngineKind, Error as EngineError};
+pub use kvtier_uring::{EngineKind, Error as EngineError, Registered};
 pub use tier::FileTier;

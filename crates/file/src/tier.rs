@@ -6,7 +6,7 @@ use kvtier_core::{
 };
 use kvtier_disk::Disk;
 use kvtier_mem::Arena;
-use kvtier_uring::{Engine, EngineConfig, EngineKind};
+use kvtier_uring::{Engine, EngineConfig, EngineKind, Registered};
 
 use crate::FileConfig;
 use crate::mover::EngineMover;
@@ -27,10 +27,10 @@ impl FileTier {
         Ok(FileTier(Disk::open(config.disk, EngineMover(engine))?))
     }
 
-    /// Registers an arena's memory with the engine, so that its leases move with less work. Without, everything works as well.
-    pub fn register(&self, arena: &Arena) -> Result<(), Error> {
+    /// Registers an arena's memory with the engine, so that its leases move with less work. Without, everything works as well. Says what came of it.
+    pub fn register(&self, arena: &Arena) -> Result<Registered, Error> {
         let failed = |e| Error::new(ErrorKind::Io, "cannot register memory with the engine").with_source(e);
-        self.0.mover().0.register(arena).map(drop).map_err(failed)
+        self.0.mover().0.register(arena).map_err(failed)
     }
 
     /// Which engine moves the bytes.

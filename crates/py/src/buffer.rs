@@ -7,6 +7,7 @@ use kvtier::{Lease, View};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 /// Buffers that a tier is done with. Giving one back to Python needs the interpreter's lock, which the tiers' threads must never wait for:
 /// whoever has the lock next gives them back.
@@ -67,6 +68,22 @@ impl Drop for Held {
             DONE.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
         }
     }
+}
+
+/// The memory of each key, or why there is none: a buffer, or a tuple of buffers that follow each other.
+pub fn lend<M>(
+    keys: usize,
+    bufs: &[Bound<'_, PyAny>],
+    lend: fn(&Bound<'_, PyAny>) -> PyResult<M>,
+) -> Result<Vec<Vec<M>>, String> {
+    if keys != bufs.len() {
+        return Err(format!("{keys} keys and {} buffers: give one buffer a key", bufs.len()));
+    }
+    let one = |object: &Bound<'_, PyAny>| match object.cast::<PyTuple>() {
+        Ok(pieces) => pieces.iter().map(|piece| lend(&piece)).collect(),
+        Err(_) => Ok(vec![lend(object)?]),
+    };
+    bufs.iter().map(one).collect::<PyResult<_>>().map_err(|e| e.to_string())
 }
 
 /// The bytes of `object`, to be saved. Errors with `ValueError` or `BufferError` when it has none that lie together.

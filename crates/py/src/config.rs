@@ -1,26 +1,78 @@
 //! From a constructor's keywords to tiers.
 
-use kvtier::config::{Config, Opened};
+use std::time::Duration;
+
+use kvtier::config::lmcache::{Inputs, LmcacheConfig};
+use kvtier::config::{Adapter, Config, Opened, Value};
+use kvtier::core::Error;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::work::whole;
+use crate::end::whole;
 
-/// Opens what the keywords name: `tiers`, a list of specs as the configuration file has them, or `config`, such a file's path.
-pub fn open(py: Python<'_>, tiers: Option<&Bound<'_, PyAny>>, config: Option<&str>) -> PyResult<Opened> {
-    let (text, source) = match (tiers, config) {
-        (Some(tiers), None) => {
-            let all = PyDict::new(py);
-            all.set_item("tiers", tiers)?;
-            (py.import("json")?.call_method1("dumps", (all,))?.extract::<String>()?, "tiers".to_owned())
+/// What names the tiers.
+pub enum Source {
+    /// A list of specs, as JSON.
+    Tiers(String),
+    /// A file.
+    File(String),
+    /// The parameters of an adapter of LMCache's, as JSON.
+    Adapter(String),
+    /// Settings of LMCache's in-process mode, as JSON.
+    Engine(String),
+}
+
+impl Source {
+    /// Just one of: `tiers`, a list of specs as the configuration file has them; `config`, such a file's path; `adapter`, what LMCache's
+    /// `--l2-adapter` takes; `engine`, settings of LMCache's in-process mode.
+    pub fn of(
+        tiers: Option<&Bound<'_, PyAny>>,
+        config: Option<&str>,
+        adapter: Option<&Bound<'_, PyAny>>,
+        engine: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        match (tiers, config, adapter, engine) {
+            (Some(tiers), None, None, None) => {
+                let all = PyDict::new(tiers.py());
+                all.set_item("tiers", tiers)?;
+                Ok(Source::Tiers(json(&all)?))
+            }
+            (None, Some(path), None, None) => Ok(Source::File(path.to_owned())),
+            (None, None, Some(adapter), None) => Ok(Source::Adapter(json(adapter)?)),
+            (None, None, None, Some(engine)) => Ok(Source::Engine(json(engine)?)),
+            _ => Err(PyValueError::new_err("give either tiers=[...] or config=\"FILE\"")),
         }
-        (None, Some(path)) => {
-            let read = std::fs::read_to_string(path);
-            (read.map_err(|e| PyOSError::new_err(format!("cannot read {path}: {e}")))?, path.to_owned())
+    }
+
+    fn config(&self) -> Result<Config, Error> {
+        match self {
+            Source::Tiers(text) => Config::from_text(text, "tiers"),
+            Source::File(path) => Config::read(path.as_ref()),
+            Source::Adapter(text) => Adapter::params(text, "adapter_params"),
+            Source::Engine(text) => {
+                let inputs = Inputs::new().with_override("local_cpu", Value::Bool(false));
+                Ok(LmcacheConfig::read(&inputs.with_overrides(text)?)?.stack(0)?.config)
+            }
         }
-        _ => return Err(PyValueError::new_err("give either tiers=[...] or config=\"FILE\"")),
-    };
-    let opened = py.detach(|| Config::from_text(&text, &source).and_then(|config| config.open()));
+    }
+}
+
+/// Opens the tiers.
+pub fn open(py: Python<'_>, source: &Source) -> PyResult<Opened> {
+    if let Source::File(path) = source {
+        std::fs::File::open(path).map_err(|e| PyOSError::new_err(format!("cannot read {path}: {e}")))?;
+    }
+    let opened = py.detach(|| source.config().and_then(|config| config.open()));
     opened.map_err(|e| PyValueError::new_err(whole(&e)))
+}
+
+/// A time above 0.
+pub fn seconds(name: &str, value: f64) -> PyResult<Duration> {
+    let time = Duration::try_from_secs_f64(value).ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| PyValueError::new_err(format!("{name} must be above 0")))
+}
+
+fn json(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    object.py().import("json")?.call_method1("dumps", (object,))?.extract()
 }

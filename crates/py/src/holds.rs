@@ -1,17 +1,15 @@
-//! Which lookups hold which keys, until the loads that follow them have ended.
+//! Which lookups hold which keys, until these are let go.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use kvtier::core::{Digest, HoldId};
 
-/// How long a lookup keeps what it found from eviction, unless a load comes first.
-pub const HOLD: Duration = Duration::from_secs(60);
-
-/// The holds of one connector. Every hold is released by the load of its last key, or ends by itself.
+/// The holds of one store. Every hold is released when its last key was let go, or ends by itself.
 #[derive(Debug, Default)]
 pub struct Holds {
-    /// How many of a hold's keys are not loaded yet, and when it ends by itself.
+    lasts: Duration,
+    /// How many of a hold's keys are not let go yet, and when it ends by itself.
     left: HashMap<HoldId, (usize, Instant)>,
     /// A key may be held by several lookups; the oldest is ended first.
     by_key: HashMap<Digest, VecDeque<HoldId>>,
@@ -19,10 +17,15 @@ pub struct Holds {
 }
 
 impl Holds {
+    /// No holds yet; each lasts so long at most.
+    pub fn lasting(lasts: Duration) -> Self {
+        Holds { lasts, ..Holds::default() }
+    }
+
     /// A lookup holds `keys` from now on.
     pub fn add(&mut self, hold: HoldId, keys: Vec<Digest>, now: Instant) {
         self.forget_ended(now);
-        let end = now + HOLD;
+        let end = now + self.lasts;
         self.left.insert(hold, (keys.len(), end));
         for key in &keys {
             self.by_key.entry(*key).or_default().push_back(hold);
@@ -30,8 +33,8 @@ impl Holds {
         self.ends.insert((end, hold.0), keys);
     }
 
-    /// A load of `key` has ended. Answers the hold to release, if it was that one's last key.
-    pub fn loaded(&mut self, key: &Digest, now: Instant) -> Option<HoldId> {
+    /// Whoever looked `key` up needs it no more. Answers the hold to release, if it was that one's last key.
+    pub fn let_go(&mut self, key: &Digest, now: Instant) -> Option<HoldId> {
         self.forget_ended(now);
         let holds = self.by_key.get_mut(key)?;
         let hold = holds.pop_front()?;

@@ -8,31 +8,19 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// How a batch ended.
-#[derive(Debug)]
-pub struct End {
-    /// Whether all of it succeeded.
-    pub ok: bool,
-    /// What went wrong; empty if nothing did.
-    pub error: String,
-    /// One answer a key, where the caller wants them.
-    pub each: Option<Vec<bool>>,
-}
-
-type Work = Pin<Box<dyn Future<Output = End> + Send>>;
+type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Work that is under way. It has no thread: the tiers' threads wake it, and it goes on when the caller, who was told through the descriptor,
 /// drains it.
-pub struct Inbox {
+pub struct Inbox<T> {
     bell: Arc<Bell>,
-    work: Mutex<Running>,
+    work: Mutex<Running<T>>,
 }
 
-#[derive(Default)]
-struct Running {
+struct Running<T> {
     last_id: u64,
-    by_id: HashMap<u64, Work>,
-    ended: Vec<(u64, End)>,
+    by_id: HashMap<u64, Work<T>>,
+    ended: Vec<(u64, T)>,
 }
 
 /// Rings once for all that comes until it is listened to.
@@ -77,11 +65,12 @@ impl Bell {
     }
 }
 
-impl Inbox {
+impl<T> Inbox<T> {
     /// An empty one. Errors when the kernel has no descriptor for it.
     pub fn new() -> std::io::Result<Self> {
+        let running = Running { last_id: 0, by_id: HashMap::new(), ended: Vec::new() };
         let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        Ok(Inbox { bell: Arc::new(Bell { fd, rung: Mutex::default() }), work: Mutex::default() })
+        Ok(Inbox { bell: Arc::new(Bell { fd, rung: Mutex::default() }), work: Mutex::new(running) })
     }
 
     /// Readable while something waits to be drained.
@@ -90,7 +79,7 @@ impl Inbox {
     }
 
     /// Starts work; the id is unique for the inbox's life.
-    pub fn start(&self, work: impl Future<Output = End> + Send + 'static) -> u64 {
+    pub fn start(&self, work: impl Future<Output = T> + Send + 'static) -> u64 {
         let mut running = self.running();
         running.last_id += 1;
         let id = running.last_id;
@@ -102,7 +91,7 @@ impl Inbox {
     }
 
     /// What ended since the last time, in the order in which it did. Never waits.
-    pub fn drain(&self) -> Vec<(u64, End)> {
+    pub fn drain(&self) -> Vec<(u64, T)> {
         let woken = self.bell.listen();
         let mut running = self.running();
         for id in woken {
@@ -117,12 +106,12 @@ impl Inbox {
         running.by_id.len() + running.ended.len()
     }
 
-    fn running(&self) -> MutexGuard<'_, Running> {
+    fn running(&self) -> MutexGuard<'_, Running<T>> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Running {
+impl<T> Running<T> {
     /// Answers whether it came to its end.
     fn go_on(&mut self, id: u64, bell: &Arc<Bell>) -> bool {
         // Woken more often than needed: it has ended already.

@@ -1,14 +1,21 @@
 //! The native half of the Python package `kvtier`.
 //!
 //! [`Connector`](connector::Connector) is what LMCache's `native_plugin` loads: batches of saves, loads, lookups and removes that are
-//! submitted without waiting and whose ends are told through an event descriptor. Memory comes and goes through Python's buffer protocol,
-//! without a copy.
+//! submitted without waiting and whose ends are told through an event descriptor. [`Tiers`](tiers::Tiers) is what the package's own Python
+//! classes stand on. Memory comes and goes through Python's buffer protocol, without a copy.
 
 mod buffer;
 mod config;
 mod connector;
+mod desk;
+mod end;
+mod handle;
 mod holds;
 mod inbox;
+mod listing;
+mod store;
+mod tiers;
+mod wait;
 mod work;
 
 use pyo3::prelude::*;
@@ -18,5 +25,8 @@ use pyo3::prelude::*;
 #[pyo3(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_class::<connector::Connector>()
+    module.add_class::<connector::Connector>()?;
+    module.add_class::<tiers::Tiers>()?;
+    module.add_class::<tiers::Queue>()?;
+    module.add_class::<listing::Listing>()
 }

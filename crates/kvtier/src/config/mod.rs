@@ -10,8 +10,10 @@ mod describe;
 mod file;
 pub mod keys;
 pub mod lmcache;
+mod names;
 mod native;
 mod near;
+mod opened;
 mod read;
 mod s3;
 mod tiers;
@@ -21,10 +23,12 @@ mod yaml;
 pub use adapter::{Adapter, Field};
 #[cfg(feature = "file")]
 pub use file::{Capacity, FileSpec};
+pub use names::Names;
+pub use opened::Opened;
 pub use read::{Form, Read, Reading};
 #[cfg(feature = "s3")]
 pub use s3::S3Spec;
-pub use tiers::{Config, Opened, TierSpec};
+pub use tiers::{Config, TierSpec};
 pub use value::Value;
 
 /// The parsers, for the fuzzers: anything is answered, nothing panics.

@@ -6,6 +6,7 @@ use kvtier_evict::PolicyKind;
 use serde::{Deserialize, Deserializer};
 
 use super::native;
+use super::opened::Opened;
 #[cfg(feature = "s3")]
 use super::s3::S3Spec;
 #[cfg(feature = "file")]
@@ -45,15 +46,6 @@ pub enum TierSpec {
     #[cfg(feature = "s3")]
     #[serde(skip_deserializing)]
     S3(Box<S3Spec>),
-}
-
-/// The tiers of a configuration, running.
-#[derive(Debug)]
-pub struct Opened {
-    /// All of it as one tier.
-    pub top: Arc<dyn Tier>,
-    /// Each tier, fastest first.
-    pub tiers: Vec<Arc<dyn Tier>>,
 }
 
 impl Config {
@@ -117,13 +109,18 @@ impl Config {
 
     /// Opens the tiers; `wrap` may put a decorator around each.
     pub fn open_with(&self, wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>) -> Result<Opened, Error> {
-        let tiers = self.tiers.iter().map(|spec| spec.open().map(&wrap)).collect::<Result<Vec<_>, _>>()?;
+        let mut started = Started::default();
+        let tiers = self.tiers.iter().map(|spec| started.open(spec).map(&wrap)).collect::<Result<Vec<_>, _>>()?;
         let top: Arc<dyn Tier> = match tiers.as_slice() {
             [] => return Err(Error::new(ErrorKind::Invalid, "a configuration without a tier; add one")),
             [one] => Arc::clone(one),
             many => Arc::new(Stack::new(self.name.as_deref().unwrap_or("stack"), many.to_vec())?),
         };
-        Ok(Opened { top, tiers })
+        #[cfg(feature = "file")]
+        let opened = Opened { top, tiers, files: started.files, config: self.clone() };
+        #[cfg(not(feature = "file"))]
+        let opened = Opened { top, tiers, config: self.clone() };
+        Ok(opened)
     }
 
     /// Opens the tiers.
@@ -132,16 +129,27 @@ impl Config {
     }
 }
 
-impl TierSpec {
-    fn open(&self) -> Result<Arc<dyn Tier>, Error> {
-        match self {
+/// What opening tiers leaves behind besides them.
+#[derive(Default)]
+struct Started {
+    #[cfg(feature = "file")]
+    files: Vec<Arc<kvtier_file::FileTier>>,
+}
+
+impl Started {
+    fn open(&mut self, spec: &TierSpec) -> Result<Arc<dyn Tier>, Error> {
+        match spec {
             TierSpec::Host { bytes, name, policy } => {
                 let mut config = HostConfig::new(*bytes).with_policy(policy.unwrap_or(PolicyKind::Lru));
                 config.name = name.clone().unwrap_or(config.name);
                 Ok(Arc::new(HostTier::open(config)?))
             }
             #[cfg(feature = "file")]
-            TierSpec::File(spec) => Ok(Arc::new(spec.open()?)),
+            TierSpec::File(spec) => {
+                let file = Arc::new(spec.open()?);
+                self.files.push(Arc::clone(&file));
+                Ok(file)
+            }
             #[cfg(feature = "s3")]
             TierSpec::S3(spec) => Ok(Arc::new(spec.open()?)),
         }

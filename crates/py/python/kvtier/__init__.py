@@ -1,5 +1,7 @@
 """The storage layer for the KV cache of LLM inference.
 
+``Store`` is for programs of your own. ``kvtier.lmcache`` has what LMCache loads as plugins.
+
 ``Connector`` is a client for LMCache's ``native_plugin``::
 
     {"type": "native_plugin", "module_path": "kvtier", "class_name": "Connector",
@@ -10,10 +12,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from . import _native
+from . import _native, _outer, errors
 from ._native import __version__
+from .store import Key, Status, Store, Usage
 
-__all__ = ["Connector", "__version__"]
+__all__ = ["Connector", "Key", "Status", "Store", "Usage", "__version__", "errors"]
 
 
 class Connector(_native.Connector):
@@ -30,21 +33,5 @@ class Connector(_native.Connector):
         config: Optional[str] = None,
         timeout_seconds: float = 30.0,
     ) -> "Connector":
-        _refuse_two_capacities(sys._getframe(1).f_locals.get("config"))
+        _outer.refuse_two_capacities(sys._getframe(1).f_locals.get("config"))
         return super().__new__(cls, tiers=tiers, config=config, timeout_seconds=timeout_seconds)
-
-
-def _refuse_two_capacities(outer: Any) -> None:
-    """LMCache makes us from the ``adapter_params`` of a larger object and does not show us that. Were it to count and evict too, it would
-    do so blindly: it does not see what other processes save, nor what a restart finds."""
-    if getattr(outer, "adapter_params", None) is None:
-        return
-    if getattr(outer, "max_capacity_gb", 0):
-        raise ValueError(
-            "max_capacity_gb beside adapter_params and kvtier's own capacity are two caps on one cache: leave max_capacity_gb out, "
-            "and set `bytes` of the tiers in adapter_params"
-        )
-    if getattr(outer, "eviction_config", None) is not None:
-        raise ValueError(
-            "eviction beside adapter_params and kvtier's own eviction would evict the same cache twice: leave `eviction` out"
-        )

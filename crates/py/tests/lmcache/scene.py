@@ -73,7 +73,7 @@ def adapter(spec, arena=None):
 
 class Case(unittest.TestCase):
     def setUp(self):
-        place = tempfile.TemporaryDirectory()
+        place = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # a tier that is closed, not dropped, may still tidy
         self.addCleanup(place.cleanup)
         self.dir = place.name
         self.arena = Arena()

@@ -11,7 +11,7 @@ pub(crate) use fields::Fields;
 
 use super::keys::{Role, adapter};
 use super::value::Value;
-use super::{TierSpec, near};
+use super::{Config, TierSpec, near};
 
 /// Whose rules hold for what an object leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +46,15 @@ impl Adapter {
             Adapter::read(&json.into(), &place, rules)
         };
         arguments.iter().enumerate().map(one).collect()
+    }
+
+    /// The tiers of a plugin's `adapter_params`, JSON text; `place` says where they stand. They are what `--l2-adapter` takes without us: an
+    /// object of LMCache's as it stands, or our own, or several under `tiers`.
+    pub fn params(text: &str, place: &str) -> Result<Config, Error> {
+        let json = serde_json::from_str::<serde_json::Value>(text);
+        let json = json.map_err(|e| invalid(format!("{place}: not JSON: {e}")))?;
+        let tiers = tier::params(&json.into(), place, Rules::Lmcache { lenient: false })?;
+        Ok(tiers.into_iter().fold(Config::new(), Config::with))
     }
 
     /// Reads one object; `place` says where it stands.

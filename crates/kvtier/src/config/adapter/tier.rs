@@ -2,8 +2,8 @@
 
 use kvtier_core::{Error, ErrorKind};
 
-use super::Adapter;
-use crate::config::TierSpec;
+use super::{Adapter, Rules};
+use crate::config::{TierSpec, Value, native};
 
 pub(super) fn tiers(adapter: &Adapter) -> Result<Vec<TierSpec>, Error> {
     if !adapter.fields.value("serde").is_null() {
@@ -24,7 +24,7 @@ fn unsupported(adapter: &Adapter, what: String) -> Error {
     Error::new(ErrorKind::Unsupported, format!("{}: {what}", adapter.place))
 }
 
-/// A plugin that names us holds tiers in the native form.
+/// A plugin that names us says which tiers it is.
 fn plugin(adapter: &Adapter) -> Result<Vec<TierSpec>, Error> {
     let module = adapter.fields.text("module_path").unwrap_or_default();
     if module != "kvtier" && !module.starts_with("kvtier.") {
@@ -34,10 +34,17 @@ fn plugin(adapter: &Adapter) -> Result<Vec<TierSpec>, Error> {
         return Err(unsupported(adapter, what));
     }
     let params = adapter.fields.value("adapter_params");
-    let place = format!("{}: adapter_params", adapter.place);
+    self::params(params, &format!("{}: adapter_params", adapter.place), adapter.rules)
+}
+
+/// What a plugin of ours is told: tiers in the native form under `tiers`, one of our own types, or an object of LMCache's as it stands, by
+/// LMCache's rules.
+pub(super) fn params(params: &Value, place: &str, rules: Rules) -> Result<Vec<TierSpec>, Error> {
+    let kind = params.field("type").and_then(Value::as_text).unwrap_or_default();
     match params.field("tiers") {
-        Some(_) => super::super::native::tiers(params, &place),
-        None => super::super::native::tier(params, &place).map(|tier| vec![tier]),
+        Some(_) => native::tiers(params, place),
+        None if matches!(kind, "fs" | "fs_native" | "raw_block" | "s3") => tiers(&Adapter::read(params, place, rules)?),
+        None => native::tier(params, place).map(|tier| vec![tier]),
     }
 }
 
@@ -51,7 +58,6 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
     use kvtier_evict::PolicyKind;
     use kvtier_file::Layout;
 
-    use super::Rules;
     use crate::config::{Capacity, FileSpec};
     let fields = &adapter.fields;
     let (path, capacity) = match adapter.kind {

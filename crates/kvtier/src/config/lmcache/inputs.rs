@@ -56,6 +56,15 @@ impl Inputs {
         self
     }
 
+    /// With settings that outrank file and environment, each a member of a JSON object.
+    pub fn with_overrides(mut self, json: &str) -> Result<Self, Error> {
+        let wrong = |e: String| Error::new(ErrorKind::Invalid, format!("the overrides are no JSON object: {e}"));
+        let object: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(json).map_err(|e| wrong(e.to_string()))?;
+        self.overrides.extend(object.into_iter().map(|(name, value)| (name, Value::from(value))));
+        Ok(self)
+    }
+
     /// Whether bad values are taken as LMCache takes them: as not set, with a warning. Otherwise they are errors.
     pub fn with_lenient(mut self, lenient: bool) -> Self {
         self.lenient = lenient;

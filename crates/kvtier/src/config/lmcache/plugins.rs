@@ -11,7 +11,8 @@ use crate::config::{TierSpec, native};
 const KINDS: [(&str, &str); 2] =
     [("storage_plugins", "storage_plugin"), ("remote_storage_plugins", "remote_storage_plugin")];
 
-/// The tiers of the plugins whose module is ours (`<kind>.<name>.tiers`, in the native form), and of LMCache's own `fs` remotes.
+/// The tiers of the plugins whose module is ours (`<kind>.<name>.tiers`, in the native form, or `<kind>.<name>.url`, as `remote_url` has
+/// it), and of LMCache's own `fs` remotes.
 pub(super) fn tiers(config: &LmcacheConfig) -> Result<Vec<TierSpec>, Error> {
     let mut tiers = Vec::new();
     for (list, kind) in KINDS {
@@ -19,11 +20,17 @@ pub(super) fn tiers(config: &LmcacheConfig) -> Result<Vec<TierSpec>, Error> {
             let setting = |what: &str| config.extra(&format!("{kind}.{name}.{what}"));
             if is_us(setting("module_path")) {
                 let place = format!("extra_config: {kind}.{name}");
-                let Some(list) = setting("tiers") else {
-                    let what = format!("{kind}.{name}.tiers is missing; write its tiers in the native form");
-                    return Err(config.wrong("extra_config", &what));
-                };
-                tiers.extend(native::tiers(&Value::Map(vec![("tiers".into(), list.clone())]), &place)?);
+                match (setting("tiers"), setting("url").and_then(Value::as_text)) {
+                    (Some(list), None) => {
+                        tiers.extend(native::tiers(&Value::Map(vec![("tiers".into(), list.clone())]), &place)?);
+                    }
+                    (None, Some(url)) => tiers.push(remote::of_url(config, url, "extra_config")?),
+                    (list, _) => {
+                        let wrong = if list.is_some() { "are there both; keep one" } else { "are missing; write one" };
+                        let what = format!("{kind}.{name}.tiers (the native form) and {kind}.{name}.url {wrong}");
+                        return Err(config.wrong("extra_config", &what));
+                    }
+                }
             } else if list == "remote_storage_plugins" && name.split('.').next() == Some("fs") {
                 let path = setting("base_path").or_else(|| config.extra("fs_base_path")).and_then(Value::as_text);
                 tiers.push(remote::directory(config, path.unwrap_or_default(), list)?);

@@ -12,10 +12,15 @@ use crate::config::value::Value;
 /// The tier of `remote_url`, if there is one.
 pub(super) fn tier(config: &LmcacheConfig) -> Result<Option<TierSpec>, Error> {
     let Some(url) = config.value("remote_url").as_text().filter(|url| !url.is_empty()) else { return Ok(None) };
+    of_url(config, url, "remote_url").map(Some)
+}
+
+/// The tier of a URL that stands under `name`.
+pub(super) fn of_url(config: &LmcacheConfig, url: &str, name: &str) -> Result<TierSpec, Error> {
     match url.split_once("://") {
-        Some(("s3", _)) => s3(config, url).map(Some),
-        Some(("fs", rest)) => fs(config, rest).map(Some),
-        _ => Err(config.unsupported("remote_url", "no tier speaks that; s3:// and fs:// have one")),
+        Some(("s3", _)) => s3(config, url),
+        Some(("fs", rest)) => fs(config, rest),
+        _ => Err(config.unsupported(name, &format!("{url}: no tier speaks that; s3:// and fs:// have one"))),
     }
 }
 

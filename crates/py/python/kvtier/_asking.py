@@ -1,0 +1,38 @@
+"""Batches that an event loop waits for."""
+
+import asyncio
+from typing import Optional
+
+from . import _native
+
+Ended = tuple[Optional[tuple[str, str]], list[int]]
+
+
+class Asking:
+    """A queue whose ends wake futures of one event loop. Its methods belong to that loop's thread."""
+
+    def __init__(self, queue: _native.Queue, loop: asyncio.AbstractEventLoop) -> None:
+        self.queue = queue
+        self.loop = loop
+        self._waiting: dict[int, asyncio.Future[Ended]] = {}
+        loop.add_reader(queue.fd, self._arrived)
+
+    def future(self, batch: int) -> "asyncio.Future[Ended]":
+        """Resolves when the batch of this number has ended. What was cancelled goes on below and keeps its memory till its end."""
+        waiting: asyncio.Future[Ended] = self.loop.create_future()
+        self._waiting[batch] = waiting
+        return waiting
+
+    def stop(self) -> None:
+        """Listens no more. Only for closed tiers, where all that waits has ended."""
+        self._arrived()
+        self.loop.remove_reader(self.queue.fd)
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        self._waiting.clear()
+
+    def _arrived(self) -> None:
+        for batch, fault, answers in self.queue.drain():
+            waiting = self._waiting.pop(batch, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result((fault, answers))

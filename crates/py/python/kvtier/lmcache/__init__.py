@@ -1,0 +1,30 @@
+"""What LMCache loads as plugins, over the same tiers.
+
+``KvtierL2Adapter`` is for the multi-process server's ``plugin``::
+
+    {"type": "plugin", "module_path": "kvtier.lmcache", "class_name": "KvtierL2Adapter",
+     "adapter_params": {"type": "s3", "s3_endpoint": "s3://bucket", "s3_region": "us-east-1"}}
+
+where ``adapter_params`` is the object that stood there before, or ours. ``KvtierRemoteConnector`` is for ``remote_storage_plugins`` of the
+in-process mode. Each half is imported when it is asked for: neither needs the other's half of LMCache.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .adapter import KvtierL2Adapter, KvtierL2AdapterConfig
+    from .remote import KvtierConnectorAdapter, KvtierRemoteConnector
+
+__all__ = ["KvtierConnectorAdapter", "KvtierL2Adapter", "KvtierL2AdapterConfig", "KvtierRemoteConnector"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("KvtierL2Adapter", "KvtierL2AdapterConfig"):
+        from . import adapter
+
+        return getattr(adapter, name)
+    if name in ("KvtierConnectorAdapter", "KvtierRemoteConnector"):
+        from . import remote
+
+        return getattr(remote, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,241 @@
+"""An L2 adapter of LMCache's multi-process server."""
+
+import itertools
+import logging
+import sys
+import threading
+from types import MappingProxyType
+from typing import Any, Optional
+
+from lmcache.lmcache_native import Bitmap
+from lmcache.v1.distributed.api import EncodedObjectKey, KeyEntry, KeyListPage, ObjectKey
+from lmcache.v1.distributed.internal_api import L1MemoryDesc, L2StoreResult
+from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInterface
+from lmcache.v1.distributed.l2_adapters.config import L2AdapterConfigBase
+from lmcache.v1.memory_management import MemoryObj
+
+from .. import _native, _outer
+
+logger = logging.getLogger("kvtier")
+
+# LMCache keeps what it has found locked for as long as a read lock of its first level lasts; then it has forgotten about it itself.
+LOCK_SECONDS = 300.0
+# At most so many listings are under way at once; beyond, the oldest ends.
+LISTINGS_MAX = 4
+
+
+class KvtierL2AdapterConfig(L2AdapterConfigBase):  # type: ignore[misc]
+    """``adapter_params``: an object as ``--l2-adapter`` takes it without us, or one of our tiers, or several under ``tiers``."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        self.params = params
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> "KvtierL2AdapterConfig":
+        if not d:
+            raise ValueError("adapter_params is empty: put in the object that stood there before, or `tiers`")
+        return cls(d)
+
+    @classmethod
+    def help(cls) -> str:
+        return (
+            "kvtier's adapter_params: an object of type fs, fs_native, raw_block or s3 as it stands, with its `eviction`, "
+            'or {"tiers": [...]}, the fastest first'
+        )
+
+
+class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
+    """Storing, looking up and loading over tiers. It has no thread: the tiers' threads ring the three descriptors themselves."""
+
+    def __init__(self, config: KvtierL2AdapterConfig, l1_memory_desc: Optional[L1MemoryDesc] = None) -> None:
+        _outer.refuse_global_eviction(sys._getframe(1).f_locals.get("config"))
+        # No capacity for the base class: it would count only what this process stores, and LMCache would evict by that.
+        super().__init__(max_capacity_bytes=0)
+        # Only `submit_unlock` ends a lock.
+        params = config.params
+        timeout = {"timeout_seconds": params["timeout_seconds"]} if "timeout_seconds" in params else {}
+        rest = {name: value for name, value in params.items() if name != "timeout_seconds"}
+        self._tiers = _native.Tiers(adapter=rest, load_releases=False, hold_seconds=LOCK_SECONDS, **timeout)
+        self._stores, self._lookups, self._loads = (self._tiers.queue() for _ in range(3))
+        self._lock = threading.Lock()
+        self._storing: dict[int, tuple[list[ObjectKey], list[int]]] = {}
+        self._looking: dict[int, int] = {}
+        self._found: dict[int, Bitmap] = {}
+        self._loading: dict[int, list[ObjectKey]] = {}
+        self._loaded: dict[int, Bitmap] = {}
+        self._listings: dict[str, list[Any]] = {}
+        self._tokens = itertools.count(1)
+        self._registered = self._register(l1_memory_desc)
+
+    def _register(self, desc: Optional[L1MemoryDesc]) -> list[str]:
+        """Pins the first level's memory, so that what lies in it moves without being looked up page by page."""
+        if desc is None:
+            return ["no host memory to register"]
+        stable = desc.stable_registration_size
+        if not stable:
+            return ["LMCache tells of no range that stays where it is: memory moves unregistered"]
+        return self._tiers.register(desc.ptr, stable)
+
+    def get_store_event_fd(self) -> int:
+        return self._stores.fd
+
+    def get_lookup_and_lock_event_fd(self) -> int:
+        return self._lookups.fd
+
+    def get_load_event_fd(self) -> int:
+        return self._loads.fd
+
+    def submit_store_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int:
+        with self._lock:
+            task = self._stores.save(_names(keys), [obj.byte_array for obj in objects])
+            self._storing[task] = (list(keys), [obj.get_size() for obj in objects])
+        return task
+
+    def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
+        results: dict[int, L2StoreResult] = {}
+        stored: tuple[list[ObjectKey], list[int]] = ([], [])
+        with self._lock:
+            ends = [(*end, *self._storing.pop(end[0])) for end in self._stores.drain()]
+        for task, fault, answers, keys, sizes in ends:
+            _log("store", fault)
+            # A chunk that was there already adds no byte, but was used.
+            written = [size if answer == 1 else 0 for size, answer in zip(sizes, answers)]
+            results[task] = L2StoreResult(min(answers, default=0) >= 0, sum(written))
+            kept = [at for at, answer in enumerate(answers) if answer >= 0]
+            stored[0].extend(keys[at] for at in kept)
+            stored[1].extend(written[at] for at in kept)
+        if stored[0]:
+            self._notify_keys_stored(*stored)
+        return results
+
+    def submit_lookup_and_lock_task(self, keys: list[ObjectKey], group_layout_descs: Any) -> int:
+        with self._lock:
+            task = self._lookups.lookup(_names(keys), hold=True)
+            self._looking[task] = len(keys)
+        return task
+
+    def query_lookup_and_lock_result(self, task_id: int) -> Optional[Bitmap]:
+        with self._lock:
+            for task, fault, answers in self._lookups.drain():
+                _log("lookup", fault)
+                self._found[task] = _bitmap(answers)
+                del self._looking[task]
+            return self._found.pop(task_id, None)
+
+    def submit_unlock(self, keys: list[ObjectKey]) -> None:
+        self._tiers.release(_names(keys))
+
+    def submit_load_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int:
+        with self._lock:
+            task = self._loads.load(_names(keys), [obj.byte_array for obj in objects])
+            self._loading[task] = list(keys)
+        return task
+
+    def query_load_result(self, task_id: int) -> Optional[Bitmap]:
+        accessed: list[ObjectKey] = []
+        with self._lock:
+            for task, fault, answers in self._loads.drain():
+                _log("load", fault)
+                self._loaded[task] = _bitmap(answers)
+                accessed.extend(key for key, answer in zip(self._loading.pop(task), answers) if answer >= 0)
+            result = self._loaded.pop(task_id, None)
+        if accessed:
+            self._notify_keys_accessed(accessed)
+        return result
+
+    def delete(self, keys: list[ObjectKey]) -> None:
+        """Deletes what nobody has locked, here or in another process on the same directory."""
+        names = _names(keys)
+        _, sizes = self._tiers.lookup(names)
+        fault, answers = self._tiers.remove(names)
+        _log("delete", fault)
+        gone = [at for at, answer in enumerate(answers) if answer >= 0 and sizes[at] >= 0]
+        if gone:
+            self._notify_keys_deleted([keys[at] for at in gone], [sizes[at] for at in gone])
+
+    def list_l2_keys(
+        self, model_name: Optional[str] = None, page_size: int = 500, cursor: Optional[str] = None
+    ) -> KeyListPage:
+        """What is there, whoever stored it, as it was when the first page was asked for. A cursor serves once."""
+        if page_size <= 0:
+            raise ValueError(f"page_size must be above 0, not {page_size}")
+        listing = self._tiers.listing() if cursor is None else self._listing(cursor)
+        entries: list[KeyEntry] = []
+        is_end = False
+        while len(entries) < page_size and not is_end:
+            wanted = page_size - len(entries)
+            page = listing.page(wanted)
+            is_end = len(page) < wanted
+            parsed = ((_parse(name), size) for name, size in page)
+            entries += [KeyEntry(key, size) for key, size in parsed if model_name in (None, key.model_name)]
+        return KeyListPage(tuple(entries), None if is_end else self._remember(listing))
+
+    def _listing(self, cursor: str) -> _native.Listing:
+        with self._lock:
+            listing = self._listings.pop(cursor, None)
+        if listing is None:
+            raise ValueError(f"cursor {cursor!r} is none of ours, or was used, or is too old: begin anew")
+        found: _native.Listing = listing[0]
+        return found
+
+    def _remember(self, listing: _native.Listing) -> str:
+        cursor = f"kvtier-{next(self._tokens)}"
+        with self._lock:
+            self._listings[cursor] = [listing]
+            while len(self._listings) > LISTINGS_MAX:
+                del self._listings[next(iter(self._listings))]
+        return cursor
+
+    def get_usage(self) -> AdapterUsage:
+        """What is there, whoever stored it and when; a capacity of 0 where there is none or nobody knows."""
+        used, capacity, _, tenants = self._tiers.usage()
+        return AdapterUsage(
+            total_bytes_used=used or 0,
+            total_capacity_bytes=capacity or 0 if used is not None else 0,
+            bytes_by_cache_salt=MappingProxyType({salt: there for salt, there, _ in tenants if there > 0}),
+        )
+
+    def report_status(self) -> dict[str, Any]:
+        healthy, reasons, counters = self._tiers.status()
+        used, capacity, chunks, _ = self._tiers.usage()
+        return {
+            "is_healthy": healthy,
+            "type": "kvtier",
+            "tiers": self._tiers.name,
+            "reasons": reasons,
+            "registered_memory": self._registered,
+            "current_size_bytes": used,
+            "max_capacity_bytes": capacity,
+            "chunks": chunks,
+            "counters": dict(counters),
+        }
+
+    def close(self) -> None:
+        self._tiers.close()
+
+
+def _names(keys: list[ObjectKey]) -> list[str]:
+    """As LMCache's own wrapper spells them for native clients."""
+    return [
+        f"{key.model_name}@{key.kv_rank:08x}@{key.object_group_id:x}@{key.chunk_hash.hex()}"
+        + (f"@{key.cache_salt}" if key.cache_salt else "")
+        for key in keys
+    ]
+
+
+def _parse(name: str) -> EncodedObjectKey:
+    model, rank, group, digest, *salt = name.split("@")
+    return EncodedObjectKey(digest, model, int(rank, 16), int(group, 16), salt[0] if salt else "")
+
+
+def _bitmap(answers: list[int]) -> Bitmap:
+    bitmap = Bitmap(len(answers))
+    for at, answer in enumerate(answers):
+        if answer >= 0:
+            bitmap.set(at)
+    return bitmap
+
+
+def _log(what: str, fault: Optional[tuple[str, str]]) -> None:
+    if fault is not None:
+        logger.warning("%s: %s: %s", what, *fault)

@@ -1,0 +1,130 @@
+//! The tiers as Python sees them: keys by their names, holds by their keys.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvtier::config::Opened;
+use kvtier::core::{Class, Ctx, Digest, HoldId, Key, Namespace, Tier};
+use kvtier::key::{KeyId, ObjectKey};
+
+use crate::holds::Holds;
+
+/// At most this many salts' namespaces are remembered; beyond, they are made anew each time.
+const NAMESPACES_MAX: usize = 4096;
+
+/// Which keys a store takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spelling {
+    /// Those of LMCache's multi-process mode: `model@rank@group@hash[@salt]`.
+    Mp,
+    /// Those of its in-process mode: `model@world@worker@hash@dtype...`.
+    Engine,
+}
+
+/// How a store behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long a batch may take.
+    pub timeout: Duration,
+    /// How long a lookup keeps what it found from eviction, at most.
+    pub hold: Duration,
+    /// Whether the load of a key ends its hold; otherwise only a release does.
+    pub load_releases: bool,
+    /// Which keys it takes.
+    pub spelling: Spelling,
+    /// Whether chunks may be shorter than the first of their kind.
+    pub partial: bool,
+}
+
+/// Open tiers.
+#[derive(Debug)]
+pub struct Store {
+    pub opened: Opened,
+    pub settings: Settings,
+    layout: Digest,
+    namespaces: Mutex<HashMap<String, Arc<Namespace>>>,
+    holds: Mutex<Holds>,
+    closed: AtomicBool,
+}
+
+/// A key as LMCache spells it, or why it is none.
+pub type Named = Result<Key, String>;
+
+impl Store {
+    /// Over these tiers.
+    pub fn new(opened: Opened, settings: Settings) -> Self {
+        let layout = match settings.spelling {
+            Spelling::Mp => Digest::of("kvtier layout", b"lmcache-mp"),
+            Spelling::Engine => Digest::of("kvtier layout", b"lmcache"),
+        };
+        let holds = Mutex::new(Holds::lasting(settings.hold));
+        Store { opened, settings, layout, namespaces: Mutex::default(), holds, closed: AtomicBool::new(false) }
+    }
+
+    /// All tiers as one.
+    pub fn tier(&self) -> &dyn Tier {
+        &*self.opened.top
+    }
+
+    /// The key that LMCache spells `name`.
+    pub fn key(&self, name: &str) -> Named {
+        let none = |e| format!("the key {name:?} is none of LMCache's: {e}");
+        match self.settings.spelling {
+            Spelling::Mp => {
+                let id = ObjectKey::from_native_name(name).map_err(none)?;
+                Ok(Key::new(self.namespace(&id.salt), KeyId::Object(id)))
+            }
+            Spelling::Engine => Ok(Key::new(self.namespace(""), KeyId::from_engine_text(name).map_err(none)?)),
+        }
+    }
+
+    /// The keys that LMCache spells so.
+    pub fn keys(&self, names: &[String]) -> Vec<Named> {
+        names.iter().map(|name| self.key(name)).collect()
+    }
+
+    /// A salt is a tenant. Chunks of a model, rank and group have one length, which the first teaches.
+    fn namespace(&self, salt: &str) -> Arc<Namespace> {
+        let mut known = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(there) = known.get(salt) {
+            return Arc::clone(there);
+        }
+        let made = Arc::new(Namespace::new(salt, self.layout).with_partial(self.settings.partial));
+        if known.len() < NAMESPACES_MAX {
+            known.insert(salt.to_owned(), Arc::clone(&made));
+        }
+        made
+    }
+
+    /// Whether this is the first time.
+    pub fn close_once(&self) -> bool {
+        !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// What a batch of this class may take.
+    pub fn ctx(&self, class: Class) -> Ctx {
+        Ctx::within(self.settings.timeout).with_class(class)
+    }
+
+    /// A lookup holds these from now on.
+    pub fn hold(&self, hold: HoldId, keys: Vec<Digest>) {
+        self.holds().add(hold, keys, Instant::now());
+    }
+
+    /// Ends one hold of each key; unknown ones are fine.
+    pub fn release<'k>(&self, keys: impl IntoIterator<Item = &'k Digest>) {
+        let now = Instant::now();
+        for key in keys {
+            let over = self.holds().let_go(key, now);
+            if let Some(hold) = over {
+                self.tier().release(hold);
+            }
+        }
+    }
+
+    fn holds(&self) -> MutexGuard<'_, Holds> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

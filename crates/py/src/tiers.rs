@@ -1,0 +1,226 @@
+//! Open tiers, for our own Python code: waiting calls, queues of calls that do not wait, and what an operator asks.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use kvtier::Arena;
+use kvtier::core::{Mode, Place};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::desk::Desk;
+use crate::end::{End, whole};
+use crate::handle::Handle;
+use crate::listing::Listing;
+use crate::store::{Named, Settings, Spelling, Store};
+use crate::wait::wait;
+use crate::work::How;
+use crate::{buffer, config};
+
+/// How a batch ended: the kind and the text of the first thing that went wrong, one answer a key.
+type Ended = (Option<(String, String)>, Vec<i64>);
+/// Bytes used, the cap in bytes, chunks; and per tenant its name, bytes and chunks.
+type Usage = (Option<u64>, Option<u64>, u64, Vec<(String, u64, u64)>);
+
+/// Tiers that are open, as one.
+#[pyclass(frozen, module = "kvtier._native")]
+pub struct Tiers(Handle);
+
+#[pymethods]
+impl Tiers {
+    #[new]
+    #[pyo3(signature = (*, tiers=None, config=None, adapter=None, engine=None, engine_keys=false, partial=false, load_releases=true, hold_seconds=60.0, timeout_seconds=30.0))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords")]
+    fn new(
+        py: Python<'_>,
+        tiers: Option<&Bound<'_, PyAny>>,
+        config: Option<&str>,
+        adapter: Option<&Bound<'_, PyAny>>,
+        engine: Option<&Bound<'_, PyAny>>,
+        engine_keys: bool,
+        partial: bool,
+        load_releases: bool,
+        hold_seconds: f64,
+        timeout_seconds: f64,
+    ) -> PyResult<Self> {
+        let settings = Settings {
+            timeout: config::seconds("timeout_seconds", timeout_seconds)?,
+            hold: config::seconds("hold_seconds", hold_seconds)?,
+            load_releases,
+            spelling: if engine_keys { Spelling::Engine } else { Spelling::Mp },
+            partial,
+        };
+        let opened = config::open(py, &config::Source::of(tiers, config, adapter, engine)?)?;
+        Ok(Tiers(Handle::new(Arc::new(Store::new(opened, settings)))))
+    }
+
+    /// A queue of batches with an event descriptor of its own.
+    fn queue(&self) -> PyResult<Queue> {
+        self.0.check()?;
+        Ok(Queue(Desk::new(self.0.share())?))
+    }
+
+    fn save(&self, py: Python<'_>, keys: Vec<String>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<Ended> {
+        self.with(py, keys, &bufs, buffer::view, Store::save)
+    }
+
+    #[pyo3(signature = (keys, bufs, exact=true))]
+    fn load(&self, py: Python<'_>, keys: Vec<String>, bufs: Vec<Bound<'_, PyAny>>, exact: bool) -> PyResult<Ended> {
+        self.with(py, keys, &bufs, buffer::lease, |store, keys, into| store.load(keys, into, How::of(exact, false)))
+    }
+
+    #[pyo3(signature = (keys, prefix=false, hold=false))]
+    fn lookup(&self, py: Python<'_>, keys: Vec<String>, prefix: bool, hold: bool) -> PyResult<Ended> {
+        self.0.check()?;
+        let keys = self.0.keys(&keys);
+        wait(py, self.0.store().lookup(keys, mode(prefix), hold)).map(ended)
+    }
+
+    fn remove(&self, py: Python<'_>, keys: Vec<String>) -> PyResult<Ended> {
+        self.0.check()?;
+        let keys = self.0.keys(&keys);
+        wait(py, self.0.store().remove(keys)).map(ended)
+    }
+
+    /// Ends one hold of each key. Never fails: unknown keys are fine.
+    fn release(&self, py: Python<'_>, keys: Vec<String>) -> PyResult<()> {
+        self.0.check()?;
+        py.detach(|| {
+            let keys = self.0.keys(&keys);
+            self.0.release(keys.iter().flatten().map(kvtier::Key::digest));
+        });
+        Ok(())
+    }
+
+    fn usage(&self, py: Python<'_>) -> PyResult<Usage> {
+        self.0.check()?;
+        let usage = py.detach(|| self.0.tier().usage());
+        let tenants = usage.tenants.into_iter().map(|t| (t.tenant, t.used_bytes, t.chunks)).collect();
+        Ok((usage.used_bytes, usage.capacity_bytes, usage.chunks, tenants))
+    }
+
+    /// Whether they work, what an operator should know, and counters.
+    fn status(&self, py: Python<'_>) -> PyResult<(bool, Vec<String>, Vec<(&'static str, u64)>)> {
+        self.0.check()?;
+        let status = py.detach(|| self.0.tier().status());
+        Ok((status.healthy, status.reasons, status.counters))
+    }
+
+    /// The keys that are there now, to be read page by page.
+    fn listing(&self, py: Python<'_>) -> PyResult<Listing> {
+        self.0.check()?;
+        Listing::new(py, &self.0)
+    }
+
+    /// Registers memory with the engines that move files, so that all that lies in it moves with less work. It must stay mapped until
+    /// `close`. Says what came of it.
+    fn register(&self, py: Python<'_>, address: usize, bytes: usize) -> PyResult<Vec<String>> {
+        self.0.check()?;
+        let base = NonZeroUsize::new(address).ok_or_else(|| PyValueError::new_err("memory at address 0"))?;
+        py.detach(|| {
+            let base = NonNull::with_exposed_provenance(base);
+            // SAFETY: no lease is ever cut from this arena, nor is it read or written through: it only names the range for the kernel, which
+            // pins its pages and checks by itself that they are there. What moves in it later comes with leases of its own.
+            let arena = unsafe { Arena::from_raw(base, bytes, Place::Heap, Arc::new(())) };
+            let arena = arena.map_err(|e| PyValueError::new_err(e.to_string()))?;
+            self.0.opened.register(&arena).map_err(|e| PyValueError::new_err(whole(&e)))
+        })
+    }
+
+    /// What stands above others in messages.
+    #[getter]
+    fn name(&self) -> String {
+        self.0.tier().caps().name.to_string()
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.close(py)
+    }
+}
+
+impl fmt::Debug for Tiers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tiers({:?})", self.0.tier())
+    }
+}
+
+impl Tiers {
+    fn with<M: Send, F: Future<Output = End> + Send>(
+        &self,
+        py: Python<'_>,
+        keys: Vec<String>,
+        bufs: &[Bound<'_, PyAny>],
+        lend: fn(&Bound<'_, PyAny>) -> PyResult<M>,
+        work: impl FnOnce(Arc<Store>, Vec<Named>, Vec<Vec<M>>) -> F,
+    ) -> PyResult<Ended> {
+        self.0.check()?;
+        let lent = buffer::lend(keys.len(), bufs, lend).map_err(PyValueError::new_err)?;
+        let keys = self.0.keys(&keys);
+        wait(py, work(self.0.store(), keys, lent)).map(ended)
+    }
+}
+
+/// Batches that are handed in without waiting; `drain` tells of their ends, and the descriptor is readable while there are some.
+#[pyclass(frozen, module = "kvtier._native")]
+pub struct Queue(Desk<Ended>);
+
+#[pymethods]
+impl Queue {
+    #[getter]
+    fn fd(&self) -> PyResult<i32> {
+        self.0.fd()
+    }
+
+    #[getter]
+    fn pending(&self) -> PyResult<usize> {
+        self.0.pending()
+    }
+
+    fn save(&self, py: Python<'_>, keys: Vec<String>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
+        let lent = buffer::lend(keys.len(), &bufs, buffer::view);
+        self.0.submit_with(py, keys, lent, Store::save, ended)
+    }
+
+    #[pyo3(signature = (keys, bufs, exact=true, prefetch=false))]
+    fn load(
+        &self,
+        py: Python<'_>,
+        keys: Vec<String>,
+        bufs: Vec<Bound<'_, PyAny>>,
+        exact: bool,
+        prefetch: bool,
+    ) -> PyResult<u64> {
+        let (lent, how) = (buffer::lend(keys.len(), &bufs, buffer::lease), How::of(exact, prefetch));
+        self.0.submit_with(py, keys, lent, move |store, keys, into| store.load(keys, into, how), ended)
+    }
+
+    #[pyo3(signature = (keys, prefix=false, hold=false))]
+    fn lookup(&self, py: Python<'_>, keys: Vec<String>, prefix: bool, hold: bool) -> PyResult<u64> {
+        self.0.submit(py, keys, move |store, keys| store.lookup(keys, mode(prefix), hold), ended)
+    }
+
+    fn remove(&self, py: Python<'_>, keys: Vec<String>) -> PyResult<u64> {
+        self.0.submit(py, keys, Store::remove, ended)
+    }
+
+    /// What ended since the last time: `(id, what went wrong, one answer a key)`. Never waits.
+    fn drain(&self, py: Python<'_>) -> PyResult<Vec<(u64, Option<(String, String)>, Vec<i64>)>> {
+        Ok(self.0.drain(py)?.into_iter().map(|(id, (fault, answers))| (id, fault, answers)).collect())
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Queue({:?})", self.0.handle.tier())
+    }
+}
+
+fn mode(prefix: bool) -> Mode {
+    if prefix { Mode::Prefix } else { Mode::Each }
+}
+
+fn ended(end: End) -> Ended {
+    (end.fault.map(|fault| (format!("{:?}", fault.kind), fault.text)), end.answers)
+}

@@ -1,0 +1,166 @@
+"""`kvtier.lmcache.KvtierL2Adapter` under LMCache's own `plugin`: its factory, its controllers' calls."""
+
+import os
+import unittest
+
+from lmcache.v1.distributed.internal_api import L2AdapterListener
+from scene import MIB, MODEL, Case, adapter, content, key
+
+
+class Heard(L2AdapterListener):
+    def __init__(self):
+        self.stored, self.accessed, self.deleted = [], [], []
+
+    def on_l2_keys_stored(self, keys, sizes):
+        self.stored += zip(keys, sizes)
+
+    def on_l2_keys_accessed(self, keys):
+        self.accessed += keys
+
+    def on_l2_keys_deleted(self, keys):
+        self.deleted += keys
+
+
+class Plugin(Case):
+    def opened(self, params=None, arena=True, **more):
+        params = params or {"tiers": [{"type": "file", "path": self.dir, "bytes": 48 * MIB, "free_min": 0}]}
+        spec = {"type": "plugin", "module_path": "kvtier.lmcache", "class_name": "KvtierL2Adapter"}
+        a = adapter({**spec, "adapter_params": params, **more}, self.arena if arena else None)
+        self.addCleanup(a.close)
+        return a
+
+    def test_the_descriptors_are_three(self):
+        a = self.opened()
+        fds = {a.get_store_event_fd(), a.get_lookup_and_lock_event_fd(), a.get_load_event_fd()}
+        self.assertEqual(len(fds), 3)
+
+    def test_what_is_stored_is_found_loaded_and_deleted_and_told(self):
+        a, heard = self.opened(), Heard()
+        a.register_listener(heard)
+        keys = [key(n) for n in range(4)]
+        stored = self.store(a, keys, [self.arena.obj(MIB, n) for n in range(4)])
+        self.assertEqual((stored.is_successful(), stored.bytes_transferred()), (True, 4 * MIB))
+        again = self.store(a, keys[:1], [self.arena.obj(MIB, 0)])
+        self.assertEqual((again.is_successful(), again.bytes_transferred()), (True, 0))
+        self.assertEqual(heard.stored, [(k, MIB) for k in keys] + [(keys[0], 0)])
+        self.assertEqual(self.lookup(a, [*keys, key(99)]), [True] * 4 + [False])
+        into = [self.arena.obj(MIB, 200) for _ in keys]
+        self.assertEqual(self.load(a, keys, into), [True] * 4)
+        self.assertEqual(heard.accessed, keys)
+        for n, obj in enumerate(into):
+            self.assertEqual(bytes(obj.byte_array), content(n, MIB))
+        a.submit_unlock(keys)
+        a.delete([*keys, key(99)])
+        self.assertEqual(heard.deleted, keys)
+        self.assertEqual(self.lookup(a, keys), [False] * 4)
+
+    def test_an_answer_is_given_once(self):
+        a = self.opened()
+        self.store(a, [key(1)], [self.arena.obj(MIB, 1)])
+        task = a.submit_lookup_and_lock_task([key(1)], {})
+        self.end(a.get_lookup_and_lock_event_fd(), lambda: a.query_lookup_and_lock_result(task))
+        self.assertIsNone(a.query_lookup_and_lock_result(task))
+
+    def test_what_is_locked_is_not_deleted_until_every_lock_is_gone(self):
+        a = self.opened()
+        self.store(a, [key(1), key(2)], [self.arena.obj(MIB, 1), self.arena.obj(MIB, 2)])
+        self.lookup(a, [key(1)])
+        self.lookup(a, [key(1), key(2)])
+        self.load(a, [key(1)], [self.arena.obj(MIB)])
+        for locks, there in [(2, [True, True]), (1, [True, True]), (0, [False, False])]:
+            a.delete([key(1), key(2)])
+            self.assertEqual(self.there(a, [key(1), key(2)]), there, f"{locks} locks")
+            a.submit_unlock([key(1), key(2)][: locks or 1] if locks else [key(99)])
+
+    def there(self, a, keys):
+        found = self.lookup(a, keys)
+        a.submit_unlock([k for k, is_there in zip(keys, found) if is_there])
+        return found
+
+    def test_a_chunk_of_another_length_is_none(self):
+        a = self.opened()
+        self.store(a, [key(1)], [self.arena.obj(MIB, 1)])
+        with self.assertLogs("kvtier"):
+            self.assertEqual(self.load(a, [key(1)], [self.arena.obj(MIB + 4096)]), [False])
+        self.assertEqual(self.load(a, [key(1)], [self.arena.obj(MIB - 4096)]), [False])
+
+    def test_usage_is_there_by_salt_and_right_after_a_restart(self):
+        a = self.opened()
+        self.store(a, [key(1, "alice")], [self.arena.obj(MIB, 1)])
+        self.store(a, [key(2, "bob"), key(3, "bob")], [self.arena.obj(MIB, 2), self.arena.obj(MIB, 3)])
+        before = a.get_usage()
+        self.assertEqual(before.total_capacity_bytes, 48 * MIB)
+        self.assertGreaterEqual(before.total_bytes_used, 3 * MIB)
+        self.assertEqual({s: b // MIB for s, b in before.bytes_by_cache_salt.items()}, {"alice": 1, "bob": 2})
+        self.assertFalse(a.supports_global_eviction, "the cap is ours")
+        a.close()
+        after = self.opened().get_usage()
+        self.assertEqual(after.total_bytes_used, before.total_bytes_used)
+        self.assertEqual(after.total_capacity_bytes, before.total_capacity_bytes)
+
+    def test_keys_are_listed_page_by_page_whoever_stored_them(self):
+        a = self.opened()
+        keys = [key(n) for n in range(7)]
+        self.store(a, keys, [self.arena.obj(MIB, n) for n in range(7)])
+        a.close()
+        a = self.opened()
+        found, cursor, pages = [], None, 0
+        while pages == 0 or cursor:
+            page = a.list_l2_keys(page_size=3, cursor=cursor)
+            found, cursor, pages = found + list(page.entries), page.next_page_token, pages + 1
+        self.assertEqual({entry.key.to_object_key() for entry in found}, set(keys))
+        self.assertEqual({entry.size_bytes for entry in found}, {MIB})
+        self.assertEqual(len(a.list_l2_keys(model_name=MODEL).entries), 7)
+        self.assertEqual(a.list_l2_keys(model_name="other").entries, ())
+        for wrong in ({"page_size": 0}, {"cursor": "kvtier-77"}):
+            with self.assertRaises(ValueError):
+                a.list_l2_keys(**wrong)
+
+    def test_the_old_object_of_the_operator_serves_as_it_stands(self):
+        """`fs` writes, we read what it wrote and write beside it, `fs` reads that."""
+        old = {"type": "fs", "base_path": self.dir}
+        theirs = adapter(old)
+        self.assertTrue(self.store(theirs, [key(1)], [self.arena.obj(MIB, 1)]).is_successful())
+        theirs.close()
+        ours = self.opened(old)
+        into = self.arena.obj(MIB)
+        self.assertEqual(self.lookup(ours, [key(1)]), [True])
+        self.assertEqual(self.load(ours, [key(1)], [into]), [True])
+        self.assertEqual(bytes(into.byte_array), content(1, MIB))
+        self.assertTrue(self.store(ours, [key(2)], [self.arena.obj(MIB, 2)]).is_successful())
+        self.assertEqual({e.key.to_object_key() for e in ours.list_l2_keys().entries}, {key(1), key(2)})
+        ours.close()
+        theirs = adapter(old)
+        self.addCleanup(theirs.close)
+        self.assertEqual(self.load(theirs, [key(2)], [into]), [True])
+        self.assertEqual(bytes(into.byte_array), content(2, MIB))
+
+    def test_memory_of_the_first_level_is_registered_once(self):
+        status = self.opened().report_status()
+        self.assertTrue(status["is_healthy"])
+        [said] = status["registered_memory"]
+        self.assertRegex(said, "bytes registered|no registration|kernel")
+        self.assertIn("no host memory", self.opened(arena=False).report_status()["registered_memory"][0])
+
+    def test_settings_that_contradict_each_other_are_refused_at_the_start(self):
+        with self.assertRaisesRegex(ValueError, "move `eviction` into adapter_params"):
+            self.opened(eviction={"eviction_policy": "LRU"})
+        self.opened(eviction={"eviction_policy": "IsolatedLRU"})
+        with self.assertRaisesRegex(ValueError, "empty"):
+            self.opened({"tiers": []})
+        with self.assertRaisesRegex(ValueError, "flie"):
+            self.opened({"type": "flie", "path": "/x"})
+
+    def test_a_closed_adapter_answers(self):
+        a = self.opened()
+        a.close()
+        with self.assertLogs("kvtier"):
+            self.assertFalse(self.store(a, [key(1)], [self.arena.obj(MIB, 1)]).is_successful())
+            self.assertEqual(self.lookup(a, [key(1)]), [False])
+        a.submit_unlock([key(1)])
+        self.assertFalse(a.report_status()["is_healthy"])
+        self.assertTrue(os.path.exists(self.dir))
+
+
+if __name__ == "__main__":
+    unittest.main()

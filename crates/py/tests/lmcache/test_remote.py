@@ -1,0 +1,193 @@
+"""`kvtier.lmcache.KvtierRemoteConnector` under LMCache's own in-process engine, its token database, its storage manager."""
+
+import time
+import unittest
+import uuid
+
+import torch
+from lmcache.v1.cache_engine import LMCacheEngineBuilder
+from lmcache.v1.config import LMCacheEngineConfig
+from lmcache.v1.gpu_connector import GPUConnectorInterface
+from lmcache.v1.metadata import LMCacheMetadata
+from scene import Case
+
+LAYERS, CHUNK, HEADS, HEAD = 4, 16, 2, 32
+HIDDEN = HEADS * HEAD
+
+
+class Gpu(GPUConnectorInterface):
+    """Instead of a GPU: memory that says of every token which one it is."""
+
+    def __init__(self):
+        self.got = {}
+
+    def get_shape(self, num_tokens):
+        return torch.Size([2, LAYERS, num_tokens, HIDDEN])
+
+    def to_gpu(self, memory_obj, start, end, **_):
+        self.got[start, end] = memory_obj.tensor.clone()
+
+    def from_gpu(self, memory_obj, start, end, **_):
+        memory_obj.tensor.copy_(of_tokens(start, end))
+
+    def batched_to_gpu(self, memory_objs, starts, ends, **_):
+        for obj, start, end in zip(memory_objs, starts, ends):
+            self.to_gpu(obj, start, end)
+
+    def batched_from_gpu(self, memory_objs, starts, ends, **_):
+        for obj, start, end in zip(memory_objs, starts, ends):
+            self.from_gpu(obj, start, end)
+
+
+def of_tokens(start, end):
+    tokens = torch.arange(start, end, dtype=torch.bfloat16).reshape(1, 1, -1, 1)
+    layers = torch.arange(2 * LAYERS, dtype=torch.bfloat16).reshape(2, LAYERS, 1, 1)
+    return (tokens + layers * 1000).expand(2, LAYERS, end - start, HIDDEN)
+
+
+class Remote(Case):
+    def engine(self, extra=None, class_name="KvtierRemoteConnector", **settings):
+        place = "remote_storage_plugin.kvtier"
+        plugin = {f"{place}.module_path": "kvtier.lmcache", f"{place}.class_name": class_name}
+        plugin[f"{place}.url"] = f"fs://host:0{self.dir}"
+        extra = {**plugin, **(extra or {})}
+        config = LMCacheEngineConfig.from_defaults(
+            chunk_size=CHUNK,
+            local_cpu=False,
+            max_local_cpu_size=0.05,
+            remote_storage_plugins=["kvtier"],
+            extra_config={name: value for name, value in extra.items() if value is not None},
+            **settings,
+        )
+        return self.start(config)
+
+    def start(self, config):
+        metadata = LMCacheMetadata(
+            "org/model", 1, 1, 0, 0, torch.bfloat16, (LAYERS, 2, CHUNK, HEADS, HEAD), chunk_size=CHUNK
+        )
+        name, self.gpu = str(uuid.uuid4()), Gpu()
+        engine = LMCacheEngineBuilder.get_or_create(name, config, metadata, self.gpu, lambda *_: None, lambda *_: None)
+        engine.post_init()
+        self.addCleanup(LMCacheEngineBuilder.destroy, name)
+        self.stop = lambda: LMCacheEngineBuilder.destroy(name)
+        return engine
+
+    def stored(self, engine, tokens, chunks):
+        engine.store(tokens)
+        limit = time.monotonic() + 20
+        while engine.lookup(tokens) < chunks and time.monotonic() < limit:
+            time.sleep(0.02)
+        self.assertEqual(engine.lookup(tokens), chunks)
+
+    def both(self):
+        """A directory holds chunks of one length: one for those with headers, one for those without."""
+        base = self.dir
+        for meta in (False, True):
+            self.dir = f"{base}/{meta}"
+            yield meta
+
+    def whole(self, tokens, wanted):
+        there = [True] * wanted + [False] * (len(tokens) - wanted)
+        self.assertEqual(self.engine_now.retrieve(tokens).tolist(), there)
+        for (start, end), found in self.gpu.got.items():
+            self.assertTrue(torch.equal(found, of_tokens(start, end)), (start, end))
+        self.assertEqual(max((end for _, end in self.gpu.got), default=0), wanted)
+
+    def test_the_engine_stores_finds_and_retrieves_with_and_without_headers_and_after_a_restart(self):
+        tokens = list(range(5 * CHUNK))
+        for n, meta in enumerate(self.both()):
+            mine = [token + 10_000 * n for token in tokens]
+            engine = self.engine({"save_chunk_meta": meta})
+            self.stored(engine, mine, len(mine))
+            self.stop()
+            self.engine_now = self.engine({"save_chunk_meta": meta})
+            self.assertEqual(self.engine_now.lookup([*mine, *range(7, 7 + CHUNK)]), len(mine))
+            self.whole(mine, len(mine))
+            self.assertEqual(self.engine_now.lookup([5, *mine]), 0)
+            self.stop()
+
+    def test_the_last_chunk_may_be_shorter(self):
+        for n, meta in enumerate(self.both()):
+            tokens = [token + 10_000 * n for token in range(2 * CHUNK + 5)]
+            self.engine_now = self.engine({"save_chunk_meta": meta}, save_unfull_chunk=True)
+            self.stored(self.engine_now, tokens, len(tokens))
+            self.whole(tokens, len(tokens))
+            self.stop()
+
+    def test_lmcache_reads_what_we_wrote_and_the_reverse(self):
+        for n, meta in enumerate(self.both()):
+            tokens = [token + 10_000 * n for token in range(3 * CHUNK)]
+            self.stored(self.engine({"save_chunk_meta": meta}), tokens, len(tokens))
+            self.stop()
+            self.engine_now = self.theirs(meta)
+            self.assertEqual(self.engine_now.lookup(tokens), len(tokens))
+            self.whole(tokens, len(tokens))
+            more = [token + 5_000 for token in tokens]
+            self.stored(self.engine_now, more, len(more))
+            self.stop()
+            self.engine_now = self.engine({"save_chunk_meta": meta})
+            self.assertEqual(self.engine_now.lookup(more), len(more))
+            self.whole(more, len(more))
+            self.stop()
+
+    def theirs(self, meta):
+        extra = {"remote_storage_plugin.fs.base_path": self.dir, "save_chunk_meta": meta}
+        config = LMCacheEngineConfig.from_defaults(
+            chunk_size=CHUNK,
+            local_cpu=False,
+            max_local_cpu_size=0.05,
+            remote_storage_plugins=["fs"],
+            extra_config=extra,
+        )
+        return self.start(config)
+
+    def test_keys_are_listed_and_removed(self):
+        tokens = list(range(3 * CHUNK))
+        engine = self.engine(class_name="KvtierConnectorAdapter")
+        self.stored(engine, tokens, len(tokens))
+        backend = engine.storage_manager.storage_backends["RemoteBackend-kvtier"]
+        connector = backend.connection.getWrappedConnector()
+        keys = [key for _, _, key in engine.token_database.process_tokens(tokens)]
+        listed = self.on_loop(engine, connector.list())
+        self.assertEqual(sorted(listed), sorted(key.to_string() for key in keys))
+        self.assertTrue(connector.remove_sync(keys[1]))
+        self.assertEqual(connector.batched_contains(keys), 1)
+        self.assertEqual([connector.exists_sync(key) for key in keys], [True, False, True])
+        found = self.on_loop(engine, connector.batched_get_non_blocking("id", keys))
+        self.assertEqual(len(found), 1, "what stands behind a gap is no prefix")
+        found[0].ref_count_down()
+        found = self.on_loop(engine, connector.batched_get(keys))
+        self.assertEqual([obj is not None for obj in found], [True, False, True])
+        [obj.ref_count_down() for obj in found if obj is not None]
+        self.assertEqual(self.on_loop(engine, connector.ping()), 0)
+
+    def on_loop(self, engine, coroutine):
+        import asyncio
+
+        return asyncio.run_coroutine_threadsafe(coroutine, engine.storage_manager.loop).result(20)
+
+    def test_the_engines_memory_comes_back(self):
+        tokens = list(range(4 * CHUNK))
+        self.engine_now = self.engine()
+        self.stored(self.engine_now, tokens, len(tokens))
+        for _ in range(3):
+            self.whole(tokens, len(tokens))
+        allocator = self.engine_now.storage_manager.allocator_backend.memory_allocator
+        self.assertEqual(allocator.pin_allocator.num_active_allocations, 0)
+
+    def test_settings_that_contradict_each_other_are_said_and_leave_no_backend(self):
+        place = "remote_storage_plugin.kvtier"
+        for says, extra, settings in [
+            ("remote_url.*move it to", {}, {"remote_url": f"fs://host:0{self.dir}"}),
+            ("url.*missing", {f"{place}.url": None}, {}),
+            ("redis", {f"{place}.url": "redis://host:1"}, {}),
+        ]:
+            with self.subTest(says), self.assertLogs("lmcache.v1.storage_backend", "ERROR") as log:
+                engine = self.engine(extra, **settings)
+            self.assertRegex("\n".join(log.output), says)
+            self.assertNotIn("RemoteBackend-kvtier", engine.storage_manager.storage_backends)
+            self.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
