@@ -6,8 +6,8 @@ mod support;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use kvtier_s3::creds::from_env;
-use kvtier_s3::tier::{S3Tier, TierConfig};
-use kvtier_s3::{Client, Config, List, Place, Provider};
+use kvtier_s3::tier::{Evictor, S3Tier, TierConfig};
+use kvtier_s3::{Client, Conditional, Config, List, Place, Provider};
 use kvtier_testkit::conformance::Fixture;
 use support::*;
 
@@ -52,7 +52,13 @@ impl Drop for Bucket {
 fn make() -> Fixture {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let bucket = Bucket(format!("kvtier-tier-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
-    let of = |config: Config| S3Tier::open(TierConfig::new(config).with_capacity(CAPACITY).with_prefix("kv")).unwrap();
+    let of = |config: Config| {
+        // Where nodes cannot agree on who evicts, one is told to.
+        let alone = !matches!(config.endpoint.provider().conditional(), Conditional::Honoured | Conditional::Unknown);
+        let mut config = TierConfig::new(config).with_capacity(CAPACITY).with_prefix("kv");
+        config.truth.evictor = if alone { Evictor::Single } else { Evictor::Lease };
+        S3Tier::open(config).unwrap()
+    };
     let Some((client, runtime)) = bucket.client() else {
         let server = server(|_| {});
         return Fixture::new(of(config(&server))).with_capacity(CAPACITY).with_keep(server);

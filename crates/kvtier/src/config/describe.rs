@@ -65,6 +65,7 @@ fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
         ("prefix", spec.prefix.clone()),
         ("layout", spec.layout.to_string()),
         ("verify", format!("{:?}", spec.verify).to_lowercase()),
+        ("evictor", spec.evictor.name().into()),
         ("requests at once", spec.requests_max.to_string()),
         ("deadline", format!("{} s", spec.deadline.as_secs())),
         ("http2", if spec.http2 { "where the server chooses it" } else { "off" }.into()),

@@ -19,8 +19,7 @@ const SEEN_STEP_MS: u64 = 16;
 #[derive(Debug)]
 pub struct Books {
     pub index: Index,
-    /// When the chunk in each slot was last seen, in steps of the tier's clock; 0 for one to be asked for.
-    seen: Vec<u32>,
+    pub seen: Seen,
     absent: HashMap<Digest, Instant>,
     /// Versions of objects that failed their checks.
     corrupt: HashMap<Digest, Box<str>>,
@@ -35,12 +34,38 @@ pub struct Books {
     fresh_miss_max: Duration,
 }
 
+/// When the chunk in each slot was last seen, in steps of the tier's clock; 0 for one to be asked for.
+#[derive(Debug, Default)]
+pub struct Seen(Vec<u32>);
+
+impl Seen {
+    /// When the slot's chunk was last seen, in milliseconds of the tier's clock; 0 if that is unknown.
+    pub fn ms(&self, slot: u32) -> u64 {
+        self.0.get(slot as usize).map_or(0, |seen| u64::from(*seen) * SEEN_STEP_MS)
+    }
+
+    /// The slot's chunk was seen then.
+    pub fn note(&mut self, slot: u32, now_ms: u64) {
+        let slot = slot as usize;
+        if self.0.len() <= slot {
+            self.0.resize(slot + 1, 0);
+        }
+        self.0[slot] = (now_ms / SEEN_STEP_MS).max(1) as u32;
+    }
+
+    fn doubt(&mut self, slot: u32) {
+        if let Some(seen) = self.0.get_mut(slot as usize) {
+            *seen = 0;
+        }
+    }
+}
+
 impl Books {
     /// Books of a bucket about which nothing is known. What was seen counts for so long.
     pub fn new(index: Index, (fresh_hit_max, fresh_miss_max): (Duration, Duration)) -> Self {
         Books {
             index,
-            seen: Vec::new(),
+            seen: Seen::default(),
             absent: HashMap::new(),
             corrupt: HashMap::new(),
             names: HashMap::new(),
@@ -55,9 +80,9 @@ impl Books {
     /// What is known of a key without asking: `Some(None)` that it is not there.
     pub fn known(&self, digest: &Digest, now_ms: u64) -> Option<Option<u64>> {
         if let Some(entry) = self.index.get(digest) {
-            let seen = self.seen.get(entry.slot as usize).copied().unwrap_or(0);
-            let age_ms = now_ms.saturating_sub(u64::from(seen) * SEEN_STEP_MS);
-            let fresh = entry.held || (seen > 0 && u128::from(age_ms) <= self.fresh_hit_max.as_millis());
+            let seen_ms = self.seen.ms(entry.slot);
+            let age_ms = now_ms.saturating_sub(seen_ms);
+            let fresh = entry.held || (seen_ms > 0 && u128::from(age_ms) <= self.fresh_hit_max.as_millis());
             return fresh.then_some(Some(entry.chunk.len));
         }
         if self.index.is_leaving(digest) {
@@ -101,27 +126,16 @@ impl Books {
         self.changed(*digest);
         self.absent.remove(digest);
         if let Some(entry) = self.index.get(digest) {
-            self.note_seen(entry.slot, now_ms);
+            self.seen.note(entry.slot, now_ms);
         }
-    }
-
-    /// The chunk in this slot was seen then.
-    pub fn note_seen(&mut self, slot: u32, now_ms: u64) {
-        let slot = slot as usize;
-        if self.seen.len() <= slot {
-            self.seen.resize(slot + 1, 0);
-        }
-        self.seen[slot] = (now_ms / SEEN_STEP_MS).max(1) as u32;
     }
 
     /// Nobody knows what became of a request that changes the key: the next to ask asks the bucket.
     pub fn doubt(&mut self, digest: &Digest) {
         self.changed(*digest);
         self.absent.remove(digest);
-        if let Some(entry) = self.index.get(digest)
-            && let Some(seen) = self.seen.get_mut(entry.slot as usize)
-        {
-            *seen = 0;
+        if let Some(entry) = self.index.get(digest) {
+            self.seen.doubt(entry.slot);
         }
     }
 
@@ -176,9 +190,9 @@ impl Books {
         self.index.acquit(digest);
     }
 
-    /// Whether the bucket was found to have no such object, or it was deleted here, lately.
-    pub fn is_noted_absent(&self, digest: &Digest) -> bool {
-        self.absent.contains_key(digest)
+    /// Whether the bucket was found to have no such object, or it was deleted here, not longer ago than that.
+    pub fn was_absent_within(&self, digest: &Digest, time: Duration) -> bool {
+        self.absent.get(digest).is_some_and(|at| at.elapsed() <= time)
     }
 
     /// The key changed: a listing that is under way may tell of it as it was before.

@@ -82,6 +82,7 @@ pub(super) const KEYS: &[Key] = &[
     at(S3, ("profile", Word), "null", Used, "ours: whose service it is, where the host does not tell: `aws`, `express`, `coreweave`, `ceph`, `swift`, `garage`, `minio`, `gcs`, `r2` or `other`"),
     at(S3, ("layout", Word), "null", Used, "ours: `kvtier`, `lmcache-mp` or `lmcache`; `lmcache-mp` in an `--l2-adapter`, `kvtier` in the native form"),
     at(S3, ("verify", Word), "lenient", Used, "ours: chunks of a foreign layout that nothing proves: `lenient` loads them at exactly the length wanted and counts them, `strict` refuses them"),
+    at(S3, ("evictor", Word), "lease", Used, "ours: which of the nodes on one bucket deletes what has to go: `lease`, one that they agree on, `single`, this one, or `never`, others; a store that does not honour `If-None-Match` needs one that is `single`"),
     at(S3, ("checksum", Word), "null", Used, "ours: what the store checks: `none`, `crc32c`, `crc64nvme` or `sha256`; the default is what the provider takes"),
     at(S3, ("deadline_secs", Positive), "30", Used, "ours: how long an operation may take, retries included"),
     at(S3, ("name", Name), "s3", Used, "ours: the tier's name in errors and reports"),

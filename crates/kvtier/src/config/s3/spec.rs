@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind};
-use kvtier_s3::tier::{Layout, Verify};
+use kvtier_s3::tier::{Evictor, Layout, Verify};
 use kvtier_s3::{Checksum, Credentials, Provider, Style};
 
 use crate::config::adapter::{Adapter, Fields, Rules};
@@ -52,6 +52,8 @@ pub struct S3Spec {
     pub layout: Layout,
     /// What is made of objects that nothing proves.
     pub verify: Verify,
+    /// Which of the nodes on the bucket deletes what has to go.
+    pub evictor: Evictor,
     /// The tier's name.
     pub name: String,
 }
@@ -78,6 +80,7 @@ impl S3Spec {
             prefix: String::new(),
             layout: Layout::Kvtier,
             verify: Verify::Lenient,
+            evictor: Evictor::Lease,
             name: "s3".into(),
         }
     }
@@ -115,6 +118,7 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     let own = if adapter.rules() == Rules::Native { Layout::Kvtier } else { Layout::LmcacheMp };
     spec.layout = word(adapter, "layout", |name| name.parse().ok())?.unwrap_or(own);
     spec.verify = word(adapter, "verify", verify)?.unwrap_or_default();
+    spec.evictor = word(adapter, "evictor", Evictor::named)?.unwrap_or_default();
     spec.name = text("name").unwrap_or(spec.name);
     Ok(spec)
 }

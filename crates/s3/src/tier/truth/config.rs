@@ -19,6 +19,25 @@ pub enum Evictor {
     Never,
 }
 
+impl Evictor {
+    /// All of them.
+    pub const ALL: [Evictor; 3] = [Evictor::Lease, Evictor::Single, Evictor::Never];
+
+    /// Its name in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Evictor::Lease => "lease",
+            Evictor::Single => "single",
+            Evictor::Never => "never",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Evictor::ALL.into_iter().find(|evictor| evictor.name() == name)
+    }
+}
+
 /// How a tier keeps up with what is in its bucket, whoever wrote it. Every field has a sensible value in the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

@@ -1,6 +1,7 @@
 //! What the nodes noted, brought together.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use kvtier_core::Event;
 use kvtier_index::End;
@@ -41,13 +42,18 @@ impl Merger {
             self.read.insert(name);
         }
         batches.sort_by_key(|batch| batch.at_ms);
-        let records: Vec<Record> = batches.into_iter().flat_map(|batch| batch.records).collect();
-        for some in records.chunks(SOME) {
-            let events = apply(shared, &mut shared.books(), some);
-            shared.tell(&events);
+        let (mut count, server_ms) = (0, shared.truth.server_ms(&shared.client));
+        for batch in &batches {
+            // When it was written, by the tier's own clock.
+            let at_ms = shared.now_ms().saturating_sub(server_ms.saturating_sub(batch.at_ms));
+            for some in batch.records.chunks(SOME) {
+                let events = apply(shared, &mut shared.books(), (some, at_ms));
+                shared.tell(&events);
+            }
+            count += batch.records.len();
         }
-        add(&shared.counters.merged, records.len() as u64);
-        Ok(records.len())
+        add(&shared.counters.merged, count as u64);
+        Ok(count)
     }
 
     /// The objects that a snapshot has made superfluous, and that lay there for at least so many seconds: others may still read them.
@@ -86,8 +92,11 @@ async fn read(shared: &Shared, client: &Client, name: &str) -> crate::Result<Vec
 }
 
 /// Takes over what others noted, as far as it is not older than what is known here.
-fn apply(shared: &Shared, books: &mut Books, records: &[Record]) -> Vec<Event> {
+fn apply(shared: &Shared, books: &mut Books, (records, at_ms): (&[Record], u64)) -> Vec<Event> {
     let mut events = Vec::new();
+    // What was noted may have happened an interval before it was written.
+    let age = Duration::from_millis(shared.now_ms().saturating_sub(at_ms));
+    let since = age + shared.truth.config.journal_every;
     for record in records {
         match record {
             Record::Touch(digest) => books.index.touch_batch(&[*digest]),
@@ -96,7 +105,7 @@ fn apply(shared: &Shared, books: &mut Books, records: &[Record]) -> Vec<Event> {
                 Some(_) => books.index.touch_batch(&[chunk.digest]),
                 // A name that the digest does not tell comes with the next listing; what we removed since stays so.
                 None if !shared.names.is_own() || books.index.is_known(&chunk.digest) => {}
-                None if books.is_noted_absent(&chunk.digest) => {}
+                None if books.was_absent_within(&chunk.digest, since) => {}
                 None => {
                     let _ = books.index.insert(*chunk);
                     books.watch.note(chunk.digest);
@@ -105,7 +114,7 @@ fn apply(shared: &Shared, books: &mut Books, records: &[Record]) -> Vec<Event> {
                 }
             },
             Record::Remove(digest) => {
-                if books.index.get(digest).is_some()
+                if books.index.get(digest).is_some_and(|entry| books.seen.ms(entry.slot) <= at_ms)
                     && let Some(entry) = books.index.forget(digest)
                 {
                     books.watch.note(*digest);

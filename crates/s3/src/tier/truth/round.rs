@@ -60,13 +60,21 @@ impl Round {
 
     /// After the last page: drops what was there before the first and was on none. Does some of it; answers what went, and where to
     /// go on.
-    pub fn drop_unlisted(&mut self, index: &mut Index, watch: &Watch, from: Cursor) -> (Vec<Entry>, Option<Cursor>) {
+    /// What `is_young` says of a slot stays: some stores list what was written a moment ago only later.
+    pub fn drop_unlisted(
+        &mut self,
+        index: &mut Index,
+        watch: &Watch,
+        (from, is_young): (Cursor, impl Fn(u32) -> bool),
+    ) -> (Vec<Entry>, Option<Cursor>) {
         self.blind |= watch.is_blind();
         if self.blind {
             return (Vec::new(), None);
         }
         let page = index.keys_page(from, SOME);
-        let unlisted = |index: &Index, digest: &Digest| index.get(digest).is_some_and(|e| !self.is_marked(e.slot));
+        let unlisted = |index: &Index, digest: &Digest| {
+            index.get(digest).is_some_and(|entry| !self.is_marked(entry.slot) && !is_young(entry.slot))
+        };
         let mut gone = Vec::new();
         for Chunk { digest, .. } in &page.chunks {
             if unlisted(index, digest) && !watch.has(digest) {
@@ -151,7 +159,7 @@ mod tests {
     fn finish(round: &mut Round, index: &mut Index, watch: &Watch) -> Vec<Digest> {
         let (mut gone, mut from) = (Vec::new(), Some(Cursor::default()));
         while let Some(at) = from {
-            let (some, next) = round.drop_unlisted(index, watch, at);
+            let (some, next) = round.drop_unlisted(index, watch, (at, |_| false));
             gone.extend(some.iter().map(|entry| entry.chunk.digest));
             from = next;
         }
@@ -174,6 +182,15 @@ mod tests {
         assert_eq!(index.get(&digest(1)).unwrap().chunk.len, 99);
         let usage = index.usage();
         assert_eq!((usage.used, usage.entries), (10 + 99 + 10, 3));
+    }
+
+    #[test]
+    fn what_was_seen_a_moment_ago_stays_though_it_is_not_listed_yet() {
+        let (mut index, watch) = index();
+        (0..2).for_each(|n| know(&mut index, n));
+        let (mut round, young) = (Round::default(), index.get(&digest(1)).unwrap().slot);
+        let (gone, _) = round.drop_unlisted(&mut index, &watch, (Cursor::default(), |slot| slot == young));
+        assert_eq!(gone.iter().map(|entry| entry.chunk.digest).collect::<Vec<_>>(), [digest(0)]);
     }
 
     #[test]

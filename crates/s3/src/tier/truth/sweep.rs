@@ -17,6 +17,8 @@ use crate::{Entry, List, Page};
 const WIDTH: usize = 16;
 /// How long to wait after a listing that failed.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Some stores list only later what was written a moment ago.
+const LAG_MS: u64 = 5000;
 
 /// One listing of the whole bucket. What was listed before of it was read from a snapshot taken at `known_ms` (Unix time).
 pub async fn sweep(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bool {
@@ -25,6 +27,7 @@ pub async fn sweep(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> 
         shared: Arc::clone(shared),
         round: Arc::default(),
         first,
+        began_ms: shared.now_ms(),
         pace: Arc::new(tokio::sync::Mutex::new(Instant::now())),
     };
     let listed = sweep.all().await;
@@ -56,6 +59,7 @@ struct Sweep {
     shared: Arc<Shared>,
     round: Arc<Mutex<Round>>,
     first: bool,
+    began_ms: u64,
     /// When the next request may go.
     pace: Arc<tokio::sync::Mutex<Instant>>,
 }
@@ -148,7 +152,7 @@ impl Sweep {
             let told = self.round().page(&mut books.index, &books.watch, &page);
             for ((listed, name), told) in some.iter().zip(told) {
                 let Some((slot, new)) = told else { continue };
-                books.note_seen(slot, sent_ms);
+                books.seen.note(slot, sent_ms);
                 if !shared.names.is_own() {
                     books.note_name(&listed.digest, name);
                 }
@@ -165,7 +169,8 @@ impl Sweep {
         while let Some(at) = from {
             let mut guard = shared.books();
             let books = &mut *guard;
-            let (gone, next) = self.round().drop_unlisted(&mut books.index, &books.watch, at);
+            let is_young = |slot: u32| books.seen.ms(slot) + LAG_MS > self.began_ms;
+            let (gone, next) = self.round().drop_unlisted(&mut books.index, &books.watch, (at, is_young));
             gone.iter().for_each(|entry| books.note_absent(entry.chunk.digest));
             drop(guard);
             let events: Vec<Event> =
