@@ -483,3 +483,26 @@ fn only_names_that_are_chunks_are_taken_for_chunks() {
     let _: &S3Tier = again.tier();
     assert_eq!(again.tier().usage().chunks, 0);
 }
+
+#[test]
+fn what_ranges_cannot_tell_is_read_in_one_piece() {
+    let by_ranges = |mut config: kvtier_s3::tier::TierConfig| {
+        (config.ranges_above_bytes, config.part_bytes) = (1, 5 << 20);
+        config
+    };
+    let world = World::with(by_ranges);
+    let other = World::over(Arc::clone(&world.server), by_ranges);
+    let [shorter, longer, whole] = [1, 2, 3].map(|n| world.suite.key(n));
+    let len = 6 << 20;
+    world.suite.store(&[shorter.clone(), longer.clone(), whole.clone()], len);
+    assert_eq!(world.load(&whole, len), hit(len));
+    assert_eq!(world.count("loads_in_ranges"), 1);
+    // Another node writes other lengths than this one knows.
+    assert_eq!(other.save(&shorter, LEN), Saved::Stored);
+    assert_eq!(world.load(&shorter, len), hit(LEN));
+    assert_eq!(world.lookup(&shorter), Presence::Hit { len: LEN as u64 });
+    assert_eq!(other.save(&longer, len + 1), Saved::Stored);
+    assert_eq!(world.load(&longer, len), Loaded::Miss(MissReason::Length));
+    world.server.script(Rule::next(Fault::IgnoreRange).method("GET").times(100));
+    assert_eq!(world.load(&whole, len), hit(len), "the store ignores ranges");
+}

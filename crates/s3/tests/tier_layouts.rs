@@ -252,3 +252,32 @@ fn partial_chunks_are_refused_where_the_namespace_says_so_and_where_the_first_sa
     assert_eq!(partial(&b, 2001).kind(), ErrorKind::Invalid);
     assert_eq!(world.save(&b, 2000), Saved::Stored);
 }
+
+#[test]
+fn objects_in_folders_are_no_chunks_of_the_in_process_mode() {
+    let writer = World::with(|config| config.with_layout(Layout::Lmcache).with_namespace(namespace()));
+    // Another tier's, whose prefix is longer than ours.
+    writer.server.put_object("kv/b/m@1@0@ab@half", vec![1; LEN]);
+    let world = World::over(Arc::clone(&writer.server), |config| {
+        config.with_layout(Layout::Lmcache).with_namespace(namespace()).with_capacity(10)
+    });
+    let key = engine_key("b/m@1@0@ab@half");
+    assert_eq!((world.used(), world.lookup(&key)), (0, Presence::Miss));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(world.server.object("kv/b/m@1@0@ab@half").is_some(), "no cap of ours concerns it");
+}
+
+#[test]
+fn a_chunk_that_lies_there_under_both_names_goes_under_both() {
+    let writer = mp();
+    let key = object_key("org/m", &[5; 8]);
+    writer.save(&key, LEN);
+    let bytes = writer.server.object("kv/org/m@000000ff@0@0505050505050505").unwrap().to_vec();
+    writer.server.put_object("kv/org/m@000000ff@0505050505050505", bytes);
+    let world = World::over(Arc::clone(&writer.server), |config| {
+        config.with_layout(Layout::LmcacheMp).with_namespace(namespace())
+    });
+    assert_eq!(world.suite.remove(&Arc::from([key.clone()])).removed, 1);
+    assert_eq!(world.objects(), []);
+    assert_eq!(world.load(&key, LEN), Loaded::Miss(MissReason::Absent));
+}

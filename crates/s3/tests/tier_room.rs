@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::{Ctx, Key, Loaded, Mode, Observe, Saved, ShedReason, TierExt};
+use kvtier_core::{Ctx, Key, Loaded, Mode, Observe, Presence, Saved, ShedReason, TierExt};
 use kvtier_testkit::s3::{Fault, Rule};
 use support::tier::{World, timed};
 
@@ -221,4 +221,32 @@ fn too_many_bytes_in_flight_are_throttled_and_waited_for() {
     let saved = world.runtime.block_on(world.suite.tier.save_waiting(&Ctx::within(Duration::from_secs(20)), ops));
     assert!(saved.iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
     assert!(world.count("throttled") > 0);
+}
+
+#[test]
+fn a_remove_takes_victims_over_that_wait_to_be_deleted() {
+    let world = World::with(|mut config| {
+        (config.high_mark, config.batch_max) = (1.0, 0.001);
+        config.with_capacity(100 * LEN as u64)
+    });
+    let keys: Vec<Key> = (0..100).map(|n| world.suite.key(n)).collect();
+    world.suite.store(&keys, LEN);
+    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(150))).method("POST").times(1_000_000));
+    let there = |key: &Key| world.server.object(&world.name(key)).is_some();
+    let leaving = || keys.iter().filter(|key| world.lookup(key) == Presence::Miss && there(key)).collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        let world = &world;
+        let save = move |n, len| drop(world.suite.save_with(world.suite.save_op(&world.suite.key(n), len)));
+        scope.spawn(move || save(200, LEN));
+        world.suite.eventually("a victim is being deleted", || !leaving().is_empty());
+        let first = leaving();
+        // More room is wanted than that: what goes for it waits until the first is deleted.
+        scope.spawn(move || save(201, 3 * LEN));
+        world.suite.eventually("others wait", || leaving().iter().any(|key| !first.contains(key)));
+        let key = leaving().into_iter().find(|key| !first.contains(key)).unwrap();
+        world.suite.remove(&Arc::from([key.clone()]));
+        assert!(!there(key), "what was removed is gone");
+        assert_eq!(world.lookup(key), Presence::Miss, "and known to be");
+    });
+    world.suite.eventually("index and bucket agree", || world.used() == world.in_bucket());
 }

@@ -37,7 +37,7 @@ pub fn layout_of(rest: &str) -> Option<Layout> {
     if is(Form::MpNative) || is(Form::Mp3Field) {
         return Some(Layout::LmcacheMp);
     }
-    is(Form::Text).then_some(Layout::Lmcache)
+    (!rest.contains('/') && is(Form::Text)).then_some(Layout::Lmcache)
 }
 
 /// Checks an object's bytes against the facts in its metadata; `rest` is its name behind the prefix.

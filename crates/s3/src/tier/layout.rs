@@ -79,6 +79,20 @@ impl Names {
         Form::Mp3Field.format(key.id()).ok().map(|name| format!("{}{name}", self.root))
     }
 
+    /// The other of the two names that the chunk of this object may have; `None` where only one kind of names was met.
+    pub fn twin(&self, name: &str) -> Option<String> {
+        if self.layout != Layout::LmcacheMp || !self.old.load(Ordering::Relaxed) {
+            return None;
+        }
+        let rest = name.strip_prefix(&self.root)?;
+        let twin = |form: Form, other: Form| match form.parse(rest) {
+            Ok(Parsed::Lossless(id)) => other.format(&id).ok(),
+            _ => None,
+        };
+        let twin = twin(Form::MpNative, Form::Mp3Field).or_else(|| twin(Form::Mp3Field, Form::MpNative))?;
+        Some(format!("{}{twin}", self.root))
+    }
+
     /// The name of an object of our own layout: the hash comes first, so that keys spread over the store's ranges.
     pub fn of_digest(&self, digest: &Digest) -> String {
         let hex = digest.to_hex();
@@ -104,6 +118,10 @@ impl Names {
             let Ok(Parsed::Lossless(id)) = Form::Mp3Field.parse(name) else { return None };
             self.old.store(true, Ordering::Relaxed);
             return Some(id);
+        }
+        // Names of this layout have no slash: what lies in folders is somebody else's.
+        if name.contains('/') {
+            return None;
         }
         let Ok(Parsed::Lossless(mut id)) = Form::Text.parse(name) else { return None };
         let models = self.models.read().unwrap_or_else(PoisonError::into_inner);

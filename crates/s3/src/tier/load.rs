@@ -69,21 +69,22 @@ async fn get(shared: &Shared, op: &mut Load, name: &str, deadline: Instant) -> R
     }
     let look = shared.turns.look(op.key.digest());
     let client = shared.client.until(deadline);
-    let mut tries = 0;
+    let (mut by_ranges, mut again) = (is_for_ranges(shared, op, room), true);
     let got = loop {
-        let (answer, mut got) = match is_for_ranges(shared, op, room) {
+        let (answer, mut got) = match by_ranges {
             true => ranges(shared, &client, op, name).await,
             false => whole(&client, op, name).await,
         };
-        tries += 1;
         match answer {
             Ok(None) => {
                 shared.vanished(op.key.digest(), &look);
                 return Ok(Loaded::Miss(MissReason::Absent));
             }
+            // Of another length than was known, or the store knows no ranges: in one piece it tells.
+            Err(e) if by_ranges && is_of_ranges(&e) => by_ranges = false,
             // Replaced while it was read, or spoiled on the way: what is there now is read from its start, once.
-            Err(e) if e.kind() == crate::ErrorKind::Conflict && tries == 1 => {}
-            Ok(Some(())) if !got.sound && matches!(got.told, Some(Told::Facts(_))) && tries == 1 => {}
+            Err(e) if e.kind() == crate::ErrorKind::Conflict && again => again = false,
+            Ok(Some(())) if !got.sound && matches!(got.told, Some(Told::Facts(_))) && again => again = false,
             Err(e) if e.kind() != crate::ErrorKind::Corrupt => return Err(shared.error("load", Some(&op.key), e)),
             // Longer than the memory, or not what the store keeps a checksum of.
             Err(e) => {
@@ -203,6 +204,12 @@ fn is_for_ranges(shared: &Shared, op: &Load, room: u64) -> bool {
     room >= shared.manner.ranges_above_bytes
         && op.into.len() == 1
         && shared.books().index.get(op.key.digest()).is_some_and(|entry| entry.chunk.len == room)
+}
+
+/// Whether an error may come of the ranges, and not of the object or the store.
+fn is_of_ranges(error: &crate::Error) -> bool {
+    use crate::ErrorKind::{Conflict, Corrupt, Invalid, Unsupported};
+    matches!(error.kind(), Conflict | Corrupt | Invalid | Unsupported)
 }
 
 /// All memory of a load, in order.

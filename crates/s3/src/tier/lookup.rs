@@ -202,6 +202,8 @@ pub async fn remove(shared: Arc<Shared>, keys: Arc<[Key]>, deadline: Instant) ->
         let change = shared.turns.change(&digest).await;
         let mut books = shared.books();
         books.index.expire_holds(shared.now_ms());
+        // A victim that nobody is at waits to be deleted, or to be found undeletable: it is ours now.
+        books.index.restored(&digest);
         match books.index.leave(&digest) {
             kvtier_index::Removed::Gone(entry) => victims.push((entry, change)),
             kvtier_index::Removed::Held => counts.held += 1,

@@ -213,12 +213,9 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
         known.map_or_else(|| shared.names.of_digest(&victim.0.chunk.digest), |name| name.to_string())
     };
     let names: Vec<_> = batch.iter().map(name_of).collect();
+    let twins: Vec<_> = names.iter().map(|name| shared.names.twin(name)).collect();
     let _go = shared.lanes.turn(Lane::Delete).await;
-    add(&shared.counters.delete_requests, 1);
-    let (refused, trouble) = match shared.client.delete_many(&names).await {
-        Ok(refused) => (refused.into_iter().map(|refused| refused.key).collect(), None),
-        Err(e) => (names.iter().cloned().collect::<HashSet<_>>(), Some(shared.error("remove", None, e))),
-    };
+    let (refused, trouble) = ask(shared, &names, &twins).await;
     if let (None, Some(some)) = (&trouble, refused.iter().next()) {
         let what = format!("the store does not delete {} objects, {some} among them", refused.len());
         shared.fault(what);
@@ -235,7 +232,8 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
             continue;
         }
         let suspect = books.index.is_suspect(&digest);
-        if books.index.evicted(&digest) {
+        // The turn is ours: an entry that somebody took for undeletable meanwhile is one of an object that is gone.
+        if books.index.evicted(&digest) || books.index.forget(&digest).is_some() {
             books.changed(digest);
             books.note_absent(digest);
             shared.truth.removed(digest);
@@ -245,6 +243,23 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
     drop(books);
     shared.tell(&events);
     (names.len() - refused.len(), trouble)
+}
+
+/// Asks the store to delete objects, and what chunks have under another name. Answers the names of those that stay, or may.
+async fn ask(shared: &Shared, names: &[String], twins: &[Option<String>]) -> (HashSet<String>, Option<Error>) {
+    let mut refused = HashSet::new();
+    let others: Vec<&String> = twins.iter().flatten().collect();
+    for part in [names.iter().collect(), others].iter().filter(|part| !part.is_empty()) {
+        add(&shared.counters.delete_requests, 1);
+        match shared.client.delete_many(part).await {
+            Ok(some) => refused.extend(some.into_iter().map(|refused| refused.key)),
+            Err(e) => return (names.iter().cloned().collect(), Some(shared.error("remove", None, e))),
+        }
+    }
+    let stays = |(name, twin): &(&String, &Option<String>)| {
+        refused.contains(*name) || twin.as_ref().is_some_and(|twin| refused.contains(twin))
+    };
+    (names.iter().zip(twins).filter(stays).map(|(name, _)| name.clone()).collect(), None)
 }
 
 /// What a remove that deleted less than it should answers.
