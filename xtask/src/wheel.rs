@@ -37,9 +37,17 @@ pub fn run(args: &mut Args) -> Result<()> {
     Ok(())
 }
 
-/// Builds the module as the workspace stands and runs its tests. Gives back how many passed.
+/// Builds the module as the workspace stands, and runs its examples and its tests. Gives back how many tests passed.
 pub fn test() -> Result<u64> {
-    tests(Path::new("python3"), Some(&stage()?))
+    let module = stage()?;
+    for example in fs::read_dir(root().join("examples/python"))? {
+        Cmd::new("python3")
+            .arg(text(&example?.path()))
+            .env("PYTHONPATH", text(&module))
+            .limit_s(TESTS_LIMIT_S)
+            .run()?;
+    }
+    tests(Path::new("python3"), Some(&module))
 }
 
 /// Builds the module as the workspace stands and puts it beside its Python files. Gives back the folder to import from.

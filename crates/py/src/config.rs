@@ -5,11 +5,12 @@ use std::time::Duration;
 use kvtier::config::lmcache::{Inputs, LmcacheConfig};
 use kvtier::config::{Adapter, Config, Opened, Value};
 use kvtier::core::Error;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::end::whole;
+use crate::store::{Settings, Spelling};
 
 /// What names the tiers.
 pub enum Source {
@@ -26,21 +27,18 @@ pub enum Source {
 impl Source {
     /// Just one of: `tiers`, a list of specs as the configuration file has them; `config`, such a file's path; `adapter`, what LMCache's
     /// `--l2-adapter` takes; `engine`, settings of LMCache's in-process mode.
-    pub fn of(
-        tiers: Option<&Bound<'_, PyAny>>,
-        config: Option<&str>,
-        adapter: Option<&Bound<'_, PyAny>>,
-        engine: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
-        match (tiers, config, adapter, engine) {
-            (Some(tiers), None, None, None) => {
+    pub fn of(source: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let given: Vec<(String, Bound<'_, PyAny>)> = source.items().extract()?;
+        let given: Vec<_> = given.into_iter().filter(|(_, value)| !value.is_none()).collect();
+        match given.as_slice() {
+            [(name, tiers)] if name == "tiers" => {
                 let all = PyDict::new(tiers.py());
                 all.set_item("tiers", tiers)?;
                 Ok(Source::Tiers(json(&all)?))
             }
-            (None, Some(path), None, None) => Ok(Source::File(path.to_owned())),
-            (None, None, Some(adapter), None) => Ok(Source::Adapter(json(adapter)?)),
-            (None, None, None, Some(engine)) => Ok(Source::Engine(json(engine)?)),
+            [(name, path)] if name == "config" => Ok(Source::File(path.extract()?)),
+            [(name, adapter)] if name == "adapter" => Ok(Source::Adapter(json(adapter)?)),
+            [(name, engine)] if name == "engine" => Ok(Source::Engine(json(engine)?)),
             _ => Err(PyValueError::new_err("give either tiers=[...] or config=\"FILE\"")),
         }
     }
@@ -65,6 +63,29 @@ pub fn open(py: Python<'_>, source: &Source) -> PyResult<Opened> {
     }
     let opened = py.detach(|| source.config().and_then(|config| config.open()));
     opened.map_err(|e| PyValueError::new_err(whole(&e)))
+}
+
+/// How a store behaves, where that is not said otherwise: as LMCache's connector wants it.
+pub fn settings(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Settings> {
+    let mut settings = Settings {
+        timeout: Duration::from_secs(30),
+        hold: Duration::from_secs(60),
+        load_releases: true,
+        spelling: Spelling::Mp,
+        partial: false,
+    };
+    for (name, value) in keywords.into_iter().flatten() {
+        match name.extract::<&str>()? {
+            "timeout_seconds" => settings.timeout = seconds("timeout_seconds", value.extract()?)?,
+            "hold_seconds" => settings.hold = seconds("hold_seconds", value.extract()?)?,
+            "load_releases" => settings.load_releases = value.extract()?,
+            "partial" => settings.partial = value.extract()?,
+            "engine_keys" if value.extract()? => settings.spelling = Spelling::Engine,
+            "engine_keys" => settings.spelling = Spelling::Mp,
+            other => return Err(PyTypeError::new_err(format!("no setting is called {other}"))),
+        }
+    }
+    Ok(settings)
 }
 
 /// A time above 0.

@@ -6,18 +6,15 @@ use std::time::{Duration, Instant};
 
 use kvtier::core::Mode;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::desk::Desk;
 use crate::end::End;
 use crate::handle::Handle;
-use crate::store::{Settings, Spelling, Store};
+use crate::store::Store;
 use crate::work::How;
 use crate::{buffer, config};
 
-/// How long a batch may take.
-pub const TIMEOUT_S: f64 = 30.0;
-/// How long a lookup keeps what it found from eviction, unless a load comes first: LMCache never tells a native client that it is done.
-const HOLD: Duration = Duration::from_secs(60);
 /// At most this many errors are logged a second; the others are counted.
 const LINES_MAX: u32 = 16;
 
@@ -45,22 +42,12 @@ type Completion = (u64, bool, String, Option<Vec<bool>>);
 
 #[pymethods]
 impl Connector {
+    /// `source` has just one of `tiers` and `config`; `settings` are those of a store.
     #[new]
-    #[pyo3(signature = (*, tiers=None, config=None, timeout_seconds=TIMEOUT_S))]
-    fn new(
-        py: Python<'_>,
-        tiers: Option<&Bound<'_, PyAny>>,
-        config: Option<&str>,
-        timeout_seconds: f64,
-    ) -> PyResult<Self> {
-        let settings = Settings {
-            timeout: config::seconds("timeout_seconds", timeout_seconds)?,
-            hold: HOLD,
-            load_releases: true,
-            spelling: Spelling::Mp,
-            partial: false,
-        };
-        let opened = config::open(py, &config::Source::of(tiers, config, None, None)?)?;
+    #[pyo3(signature = (source, **settings))]
+    fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let settings = config::settings(settings)?;
+        let opened = config::open(source.py(), &config::Source::of(source)?)?;
         Ok(Connector {
             desk: Desk::new(Handle::new(Arc::new(Store::new(opened, settings))))?,
             said: Mutex::new(Said { since: Instant::now(), lines: 0, unsaid: 0 }),

@@ -9,12 +9,13 @@ use kvtier::Arena;
 use kvtier::core::{Mode, Place};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::desk::Desk;
 use crate::end::{End, whole};
 use crate::handle::Handle;
 use crate::listing::Listing;
-use crate::store::{Named, Settings, Spelling, Store};
+use crate::store::{Named, Store};
 use crate::wait::wait;
 use crate::work::How;
 use crate::{buffer, config};
@@ -30,29 +31,12 @@ pub struct Tiers(Handle);
 
 #[pymethods]
 impl Tiers {
+    /// `source` has just one of `tiers`, `config`, `adapter` and `engine`; what `settings` leaves out has its default.
     #[new]
-    #[pyo3(signature = (*, tiers=None, config=None, adapter=None, engine=None, engine_keys=false, partial=false, load_releases=true, hold_seconds=60.0, timeout_seconds=30.0))]
-    #[expect(clippy::too_many_arguments, reason = "they are keywords")]
-    fn new(
-        py: Python<'_>,
-        tiers: Option<&Bound<'_, PyAny>>,
-        config: Option<&str>,
-        adapter: Option<&Bound<'_, PyAny>>,
-        engine: Option<&Bound<'_, PyAny>>,
-        engine_keys: bool,
-        partial: bool,
-        load_releases: bool,
-        hold_seconds: f64,
-        timeout_seconds: f64,
-    ) -> PyResult<Self> {
-        let settings = Settings {
-            timeout: config::seconds("timeout_seconds", timeout_seconds)?,
-            hold: config::seconds("hold_seconds", hold_seconds)?,
-            load_releases,
-            spelling: if engine_keys { Spelling::Engine } else { Spelling::Mp },
-            partial,
-        };
-        let opened = config::open(py, &config::Source::of(tiers, config, adapter, engine)?)?;
+    #[pyo3(signature = (source, **settings))]
+    fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let settings = config::settings(settings)?;
+        let opened = config::open(source.py(), &config::Source::of(source)?)?;
         Ok(Tiers(Handle::new(Arc::new(Store::new(opened, settings)))))
     }
 

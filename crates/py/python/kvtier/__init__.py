@@ -34,4 +34,4 @@ class Connector(_native.Connector):
         timeout_seconds: float = 30.0,
     ) -> "Connector":
         _outer.refuse_two_capacities(sys._getframe(1).f_locals.get("config"))
-        return super().__new__(cls, tiers=tiers, config=config, timeout_seconds=timeout_seconds)
+        return super().__new__(cls, {"tiers": tiers, "config": config}, timeout_seconds=timeout_seconds)

@@ -1,18 +1,13 @@
-from collections.abc import Sequence
 from typing import Any, Optional, final
+
+from typing_extensions import Self
 
 __version__: str
 
 Ended = tuple[Optional[tuple[str, str]], list[int]]
 
 class Connector:
-    def __new__(
-        cls,
-        *,
-        tiers: Optional[Sequence[dict[str, Any]]] = None,
-        config: Optional[str] = None,
-        timeout_seconds: float = 30.0,
-    ) -> Connector: ...
+    def __new__(cls, source: dict[str, Any], *, timeout_seconds: float = 30.0) -> Self: ...
     def event_fd(self) -> int: ...
     def submit_batch_set(self, keys: list[str], bufs: list[Any]) -> int: ...
     def submit_batch_get(self, keys: list[str], bufs: list[Any]) -> int: ...
@@ -27,11 +22,8 @@ class Connector:
 class Tiers:
     def __new__(
         cls,
+        source: dict[str, Any],
         *,
-        tiers: Optional[Sequence[dict[str, Any]]] = None,
-        config: Optional[str] = None,
-        adapter: Optional[dict[str, Any]] = None,
-        engine: Optional[dict[str, Any]] = None,
         engine_keys: bool = False,
         partial: bool = False,
         load_releases: bool = True,

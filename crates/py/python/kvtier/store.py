@@ -67,7 +67,7 @@ class Store:
         config: Optional[str] = None,
         timeout_seconds: float = 30.0,
     ) -> None:
-        self._tiers = _native.Tiers(tiers=tiers, config=config, partial=True, timeout_seconds=timeout_seconds)
+        self._tiers = _native.Tiers({"tiers": tiers, "config": config}, partial=True, timeout_seconds=timeout_seconds)
         self._asking: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Asking]" = weakref.WeakKeyDictionary()
 
     def save(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> list[bool]:

@@ -55,7 +55,7 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         params = config.params
         timeout = {"timeout_seconds": params["timeout_seconds"]} if "timeout_seconds" in params else {}
         rest = {name: value for name, value in params.items() if name != "timeout_seconds"}
-        self._tiers = _native.Tiers(adapter=rest, load_releases=False, hold_seconds=LOCK_SECONDS, **timeout)
+        self._tiers = _native.Tiers({"adapter": rest}, load_releases=False, hold_seconds=LOCK_SECONDS, **timeout)
         self._stores, self._lookups, self._loads = (self._tiers.queue() for _ in range(3))
         self._lock = threading.Lock()
         self._storing: dict[int, tuple[list[ObjectKey], list[int]]] = {}

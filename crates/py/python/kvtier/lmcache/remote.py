@@ -68,7 +68,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
             self.loop = loop
             self.local_cpu_backend = local_cpu_backend
             self._tiers = _native.Tiers(
-                engine=_settings(config, plugin_name or _own_name(config)),
+                {"engine": _settings(config, plugin_name or _own_name(config))},
                 engine_keys=True,
                 partial=bool(config.save_unfull_chunk or self.save_chunk_meta),
                 timeout_seconds=float(config.blocking_timeout_secs),

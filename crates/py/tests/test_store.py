@@ -1,0 +1,176 @@
+"""`kvtier.Store`, for programs of one's own."""
+
+import array
+import asyncio
+import os
+import tempfile
+import threading
+import unittest
+
+import kvtier
+from kvtier import Key, Store, errors
+
+MIB = 1 << 20
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        place = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(place.cleanup)
+        self.dir = place.name
+
+    def store(self, bytes_max=64 * MIB, **more):
+        store = Store(tiers=[{"type": "file", "path": self.dir, "bytes": bytes_max, "free_min": 0}], **more)
+        self.addCleanup(store.close)
+        return store
+
+
+def key(n, salt=""):
+    return Key("org/model", n.to_bytes(32, "big"), salt=salt)
+
+
+class Waiting(Case):
+    def test_what_is_saved_is_found_loaded_and_removed(self):
+        store, data = self.store(), [os.urandom(MIB) for _ in range(4)]
+        keys = [key(n) for n in range(4)]
+        self.assertEqual(store.save(keys, data), [True] * 4)
+        self.assertEqual(store.save(keys[:1], data[:1]), [False], "it was there")
+        self.assertEqual(store.lookup([*keys, key(9)]), [MIB] * 4 + [None])
+        self.assertEqual(store.lookup([keys[0], key(9), keys[1]], prefix=True), [MIB, None, None])
+        into = [bytearray(MIB) for _ in range(5)]
+        self.assertEqual(store.load([*keys, key(9)], into), [MIB] * 4 + [None])
+        self.assertEqual([bytes(found) for found in into[:4]], data)
+        self.assertEqual(into[4], bytearray(MIB), "a miss touches nothing")
+        self.assertEqual(store.remove(keys[:2]), [True, True])
+        self.assertEqual(store.lookup(keys), [None, None, MIB, MIB])
+
+    def test_a_chunk_may_be_shorter_than_the_buffer_and_than_others(self):
+        store = self.store()
+        store.save([key(1), key(2)], [b"a" * MIB, b"b" * 5000])
+        into = bytearray(MIB)
+        self.assertEqual(store.load([key(2)], [into]), [5000])
+        self.assertEqual(into[:5000], b"b" * 5000)
+
+    def test_any_buffer_will_do_and_pieces_make_one_chunk(self):
+        store, numbers = self.store(), array.array("d", range(1000))
+        store.save([key(1)], [(b"head", numbers)])
+        head, into = bytearray(4), array.array("d", [0.0] * 1000)
+        self.assertEqual(store.load([key(1)], [(head, into)]), [8004])
+        self.assertEqual((bytes(head), into), (b"head", numbers))
+
+    def test_names_are_keys_too(self):
+        store = self.store()
+        store.save(["m@00000000@0@abcd"], [b"x" * 4096])
+        self.assertEqual(store.lookup([Key("m", bytes.fromhex("abcd"))]), [4096])
+
+    def test_usage_and_status(self):
+        store = self.store()
+        store.save([key(1, "alice")], [b"x" * MIB])
+        usage = store.usage()
+        self.assertEqual((usage.chunks, usage.capacity_bytes), (1, 64 * MIB))
+        self.assertGreaterEqual(usage.bytes_by_salt["alice"], MIB)
+        self.assertTrue(store.status().healthy)
+        self.assertIn("file", repr(store))
+
+    def test_threads_share_it_and_wait_without_the_interpreters_lock(self):
+        store, wrong = self.store(512 * MIB), []
+
+        def work(t):
+            for n in range(t * 100, t * 100 + 10):
+                data, into = n.to_bytes(8, "big") * 8192, bytearray(65536)
+                store.save([key(n)], [data])
+                if store.load([key(n)], [into]) != [65536] or into != data:
+                    wrong.append(n)
+
+        threads = [threading.Thread(target=work, args=(t,)) for t in range(8)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        self.assertEqual(wrong, [])
+
+
+class Errors(Case):
+    def test_they_have_kinds(self):
+        store = self.store()
+        with self.assertRaises(errors.Invalid):
+            store.lookup(["no key"])
+        with self.assertRaisesRegex(ValueError, "one buffer a key"):
+            store.save([key(1)], [])
+        with self.assertRaisesRegex(ValueError, "read-only"):
+            store.load([key(1)], [b"read only"])
+        store.save([key(1)], [b"x" * MIB])
+        with self.assertRaises(errors.Full):
+            self.small().save([key(2)], [b"x" * (8 * MIB)])
+        store.close()
+        with self.assertRaises(errors.Closed):
+            store.lookup([key(1)])
+        self.assertTrue(issubclass(errors.Timeout, TimeoutError) and issubclass(errors.Invalid, errors.Error))
+
+    def small(self):
+        store = Store(tiers=[{"type": "host", "bytes": 2 * MIB}])
+        self.addCleanup(store.close)
+        return store
+
+    def test_settings_are_checked(self):
+        with self.assertRaisesRegex(ValueError, "either"):
+            Store()
+        with self.assertRaisesRegex(ValueError, "flie"):
+            Store(tiers=[{"type": "flie"}])
+        with self.assertRaisesRegex(TypeError, "colour"):
+            kvtier._native.Tiers({"tiers": []}, colour=1)
+
+
+class Async(Case):
+    def test_batches_of_an_event_loop(self):
+        store = self.store()
+
+        async def work(n):
+            data, into = os.urandom(MIB), bytearray(MIB)
+            self.assertEqual(await store.asave([key(n)], [data]), [True])
+            self.assertEqual(await store.alookup([key(n), key(99)]), [MIB, None])
+            self.assertEqual(await store.aload([key(n)], [into], prefetch=n % 2 == 1), [MIB])
+            self.assertEqual(bytes(into), data)
+            self.assertEqual(await store.aremove([key(n)]), [True])
+
+        async def all_of_it():
+            await asyncio.gather(*(work(n) for n in range(16)))
+            with self.assertRaises(errors.Invalid):
+                await store.alookup(["no key"])
+
+        for _ in range(2):
+            asyncio.run(all_of_it())
+
+    def test_who_waits_no_more_is_not_told_and_harms_nobody(self):
+        store = self.store()
+
+        async def work():
+            save = asyncio.ensure_future(store.asave([key(1)], [b"x" * (16 * MIB)]))
+            await asyncio.sleep(0)
+            save.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await save
+            return await store.asave([key(2)], [b"y" * (16 * MIB)])
+
+        self.assertEqual(asyncio.run(work()), [True])
+
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+
+
+@unittest.skipUnless(numpy, "without NumPy")
+class Arrays(Case):
+    def test_arrays_go_in_and_out_as_they_lie(self):
+        store = self.store()
+        data = numpy.arange(1 << 18, dtype=numpy.float32).reshape(512, 512)
+        into = numpy.zeros_like(data)
+        store.save([key(1)], [data])
+        store.load([key(1)], [into])
+        self.assertTrue((data == into).all())
+        with self.assertRaisesRegex(ValueError, "contiguous"):
+            store.save([key(2)], [data[:, ::2]])
+
+
+if __name__ == "__main__":
+    unittest.main()
