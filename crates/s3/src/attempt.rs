@@ -60,8 +60,9 @@ pub struct Answer {
 }
 
 impl Inner {
-    /// Sends a request and reads the head of its answer. Dropping the future closes the connection.
-    pub async fn open(self: &Arc<Self>, request: &Request<'_>, turn: Turn) -> Result<Open, Trouble> {
+    /// Sends a request and reads the head of its answer. Dropping the future closes the connection. The body may begin in `room`: give
+    /// that to one request at a time only.
+    pub async fn open(self: &Arc<Self>, request: &Request<'_>, turn: Turn, room: &mut [u8]) -> Result<Open, Trouble> {
         let admission = self.breaker.admit(Instant::now(), &self.counters).map_err(Trouble::last)?;
         // Before the turn: a session is made by a request that takes a turn itself.
         let who = self.identity(request.signer).await.map_err(Trouble::last)?;
@@ -85,7 +86,7 @@ impl Inner {
             self.counters.reused.one();
         }
         let (sent_at, unsigned) = (Instant::now(), request.payload == Payload::Bulk && !sign_body);
-        let (head, early) = self.exchange(&mut way, request).await?;
+        let (head, early) = self.exchange(&mut way, request, room).await?;
         self.learn(&head, sent_at.elapsed());
         if early && head.is_success() {
             let what = "the store said yes before it had the whole body";
@@ -105,7 +106,7 @@ impl Inner {
         Ok(way)
     }
 
-    async fn exchange(&self, way: &mut Way, request: &Request<'_>) -> Result<(Head, bool), Trouble> {
+    async fn exchange(&self, way: &mut Way, request: &Request<'_>, room: &mut [u8]) -> Result<(Head, bool), Trouble> {
         let stall = self.config.stall_max;
         let early = match way.send(request.body, stall).await {
             Ok(sent) => sent == Sent::Early,
@@ -119,7 +120,7 @@ impl Inner {
         }
         let head = tokio::select! {
             biased;
-            head = way.head(request.method == "HEAD", stall) => head,
+            head = way.head(request.method == "HEAD", stall, room) => head,
             () = self.recovered.notified() => {
                 let what = "the request hung while the endpoint was away";
                 return Err(Trouble { error: Error::new(ErrorKind::Io, what), again: Again::Stale, sick: false });

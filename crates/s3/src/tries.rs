@@ -53,7 +53,7 @@ impl<'c> Tries<'c> {
 
     /// One attempt. What becomes of its failure is for [`Tries::after`] to say.
     pub async fn once(&self, request: &Request<'_>, bytes_max: usize) -> Result<Answer, Trouble> {
-        self.inner.open(request, Turn::Wait).await?.collect(self.inner, bytes_max).await
+        self.inner.open(request, Turn::Wait, &mut []).await?.collect(self.inner, bytes_max).await
     }
 
     /// The operation succeeded.

@@ -66,6 +66,13 @@ impl<'a> Landing<'a> {
         self.filled
     }
 
+    /// Where the next bytes go, at most so many, for whoever reads them together with what comes before.
+    pub fn next(&mut self, bytes_max: usize) -> &mut [u8] {
+        let piece = self.piece(self.filled);
+        let len = piece.len().min(bytes_max);
+        &mut piece[..len]
+    }
+
     /// Bytes that still fit.
     pub fn room(&self) -> usize {
         self.len - self.filled
@@ -149,6 +156,19 @@ impl Sink<'_, '_> {
             Sink::Land(landing) => landing.take_in(len),
             Sink::Text(text, _) => text.truncate(text.len() - (of - len)),
         }
+    }
+
+    /// Says that the first `bytes` of [`Landing::next`] hold data already.
+    pub fn landed(&mut self, mut bytes: usize) -> Result<()> {
+        while bytes > 0 {
+            if let Sink::Text(..) = self {
+                return Err(Error::new(ErrorKind::Corrupt, "bytes of an object came where none were wanted"));
+            }
+            let len = self.space(bytes)?.len();
+            self.filled(len, len);
+            bytes -= len;
+        }
+        Ok(())
     }
 
     /// Copies `bytes`.

@@ -50,6 +50,11 @@ pub struct Conn {
     patience: Patience,
     buf: Vec<u8>,
     from: usize,
+    /// How long the head of the last answer with a bulk body was, and whether the one before was as long: then the next one
+    /// probably is too, and is read together with the body behind it.
+    usual: (usize, bool),
+    /// Bytes of the body that lie in the caller's memory already.
+    ahead: usize,
 }
 
 impl Conn {
@@ -59,7 +64,21 @@ impl Conn {
             (Vec::with_capacity(1024), String::with_capacity(128), Vec::with_capacity(HEAD_READ_BYTES));
         let (parked, patience) = (Instant::now(), Patience::new());
         let (reused, spent) = (false, false);
-        Box::new(Conn { stream, target, out, path, parked, reused, spent, copied: 0, patience, buf, from: 0 })
+        Box::new(Conn {
+            stream,
+            target,
+            out,
+            path,
+            parked,
+            reused,
+            spent,
+            copied: 0,
+            patience,
+            buf,
+            from: 0,
+            usual: (0, false),
+            ahead: 0,
+        })
     }
 
     /// Whether nothing is left over and the server has not closed it.
@@ -76,8 +95,9 @@ impl Conn {
     /// `Timeout` when nothing moves for `idle`.
     pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
         let (total, mut sent) = (self.out.len() + body.len(), 0);
-        (self.from, self.copied) = (0, 0);
+        (self.from, self.copied, self.ahead) = (0, 0, 0);
         self.buf.clear();
+        self.buf.shrink_to(HEAD_READ_BYTES);
         while sent < total {
             let rest = [&self.out[sent.min(self.out.len())..], &body[sent.saturating_sub(self.out.len())..]];
             let Conn { stream, buf, patience, .. } = self;
@@ -131,30 +151,62 @@ impl Conn {
             self.buf.clear();
             self.from = 0;
         }
+        self.read_more(HEAD_READ_BYTES, &mut [], (idle, doing)).await.map(drop)
+    }
+
+    /// Reads at most `bytes` more into the buffer, and what comes behind them into `room`: how many those are.
+    async fn read_more(
+        &mut self,
+        bytes: usize,
+        room: &mut [u8],
+        (idle, doing): (Duration, &'static str),
+    ) -> Result<usize> {
         let start = self.buf.len();
-        self.buf.resize(start + HEAD_READ_BYTES, 0);
+        self.buf.resize(start + bytes, 0);
         let Conn { stream, buf, patience, .. } = self;
-        let got = patience.with(idle, |cx| poll_read(cx, stream, &mut buf[start..])).await;
-        self.buf.truncate(start + got.as_ref().and_then(|got| got.as_ref().ok()).copied().unwrap_or(0));
+        let got = match room.is_empty() {
+            true => patience.with(idle, |cx| poll_read(cx, stream, &mut buf[start..])).await,
+            false => patience.with(idle, |cx| stream.poll_read_both(cx, [&mut buf[start..], &mut *room])).await,
+        };
+        let count = got.as_ref().and_then(|got| got.as_ref().ok()).copied().unwrap_or(0);
+        self.buf.truncate(start + count.min(bytes));
         match got {
             Some(Ok(0)) => Err(broken(doing, io::ErrorKind::UnexpectedEof.into())),
-            Some(got) => got.map(drop).map_err(|e| broken(doing, e)),
+            Some(got) => got.map(|_| count.saturating_sub(bytes)).map_err(|e| broken(doing, e)),
             None => Err(stalled("the server sends nothing", idle)),
         }
     }
 
-    /// The head of the answer; interim ones are skipped.
-    pub async fn head(&mut self, bodiless: bool, idle: Duration) -> Result<Head> {
+    /// The head of the answer; interim ones are skipped. The body may begin in `room`, where the caller wants it: [`Conn::body`] knows.
+    /// Of any other answer nothing is there that counts.
+    pub async fn head(&mut self, bodiless: bool, idle: Duration, room: &mut [u8]) -> Result<Head> {
+        const DOING: &str = "waiting for the answer";
+        let mut behind = match self.usual {
+            (usual, true) if self.buf.is_empty() && !room.is_empty() => {
+                self.read_more(usual, room, (idle, DOING)).await?
+            }
+            _ => 0,
+        };
         loop {
-            match Head::parse(&self.buf[self.from..], bodiless)? {
-                Some((head, len)) => {
-                    self.from += len;
-                    if !matches!(head.status, 100..=199) {
-                        self.spent |= head.closes;
-                        return Ok(head);
-                    }
+            let parsed = Head::parse(&self.buf[self.from..], bodiless)?;
+            if let Some((head, len)) = &parsed {
+                self.from += len;
+                if self.from == self.buf.len() && head.announces(behind) {
+                    self.ahead = std::mem::take(&mut behind);
                 }
-                None => self.fill(idle, "waiting for the answer").await?,
+            }
+            // Otherwise it is not what was expected: what came behind is looked at like all else, and copied.
+            self.buf.extend_from_slice(&room[..std::mem::take(&mut behind)]);
+            match parsed {
+                Some((head, _)) if matches!(head.status, 100..=199) => {}
+                Some((head, len)) => {
+                    if !room.is_empty() && head.is_success() {
+                        self.usual = (len, len == self.usual.0 && len <= HEAD_READ_BYTES);
+                    }
+                    self.spent |= head.closes;
+                    return Ok(head);
+                }
+                None => self.fill(idle, DOING).await?,
             }
         }
     }
@@ -173,6 +225,8 @@ impl Conn {
 
     /// Exactly `left` bytes: first what came with the head, then from the socket to where they belong.
     async fn take(&mut self, mut left: u64, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
+        left -= self.ahead as u64;
+        sink.landed(std::mem::take(&mut self.ahead))?;
         let here = (self.buf.len() - self.from).min(usize::try_from(left).unwrap_or(usize::MAX));
         sink.copy(&self.buf[self.from..self.from + here])?;
         self.from += here;
@@ -292,3 +346,6 @@ fn stalled(what: &'static str, idle: Duration) -> Error {
 fn nonsense(what: &'static str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the body makes no sense: {what}")).retryable(true)
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,6 +107,11 @@ impl Head {
         std::str::from_utf8(&rest[1..]).ok().map(str::trim)
     }
 
+    /// Whether it brings an object, of at least so many bytes.
+    pub fn announces(&self, bytes: usize) -> bool {
+        self.is_success() && matches!(self.framing, Framing::Length(len) if len >= bytes as u64)
+    }
+
     /// Whether it says that all is well.
     pub fn is_success(&self) -> bool {
         matches!(self.status, 200..=299)

@@ -1,6 +1,6 @@
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::TcpStream;
@@ -22,6 +22,27 @@ impl Stream {
         match self {
             Stream::Plain(_) => false,
             Stream::Tls(tls) => tls.get_ref().1.alpn_protocol() == Some(b"h2"),
+        }
+    }
+
+    /// Reads into two pieces, one behind the other; under TLS only into the first.
+    pub fn poll_read_both(&mut self, cx: &mut Context<'_>, pieces: [&mut [u8]; 2]) -> Poll<io::Result<usize>> {
+        let tcp = match self {
+            Stream::Plain(tcp) => tcp,
+            Stream::Tls(_) => {
+                let [first, _] = pieces;
+                let mut space = ReadBuf::new(first);
+                ready!(Pin::new(self).poll_read(cx, &mut space))?;
+                return Poll::Ready(Ok(space.filled().len()));
+            }
+        };
+        let mut pieces = pieces.map(IoSliceMut::new);
+        loop {
+            ready!(tcp.poll_read_ready(cx))?;
+            match tcp.try_read_vectored(&mut pieces) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                got => return Poll::Ready(got),
+            }
         }
     }
 

@@ -24,10 +24,10 @@ impl Way {
         }
     }
 
-    /// The head of the answer; interim ones are skipped.
-    pub async fn head(&mut self, bodiless: bool, idle: Duration) -> Result<Head> {
+    /// The head of the answer; interim ones are skipped. The body may begin in `room`, where the caller wants it.
+    pub async fn head(&mut self, bodiless: bool, idle: Duration, room: &mut [u8]) -> Result<Head> {
         match self {
-            Way::One(conn) => conn.head(bodiless, idle).await,
+            Way::One(conn) => conn.head(bodiless, idle, room).await,
             Way::Two(talk) => talk.head(bodiless, idle).await,
         }
     }

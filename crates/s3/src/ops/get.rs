@@ -19,6 +19,10 @@ use crate::request::Request;
 use crate::retry::{Again, Trouble};
 use crate::tries::Tries;
 
+/// What is read together with the head: a whole small object. Of larger ones it saves nothing, and where the head is not as it was
+/// expected, this much is copied.
+const AHEAD_BYTES_MAX: usize = 64 * 1024;
+
 /// Which bytes to get, and of which version.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -143,7 +147,8 @@ async fn attempt(
     let request = Request { headers: &headers[..count], ..Request::new("GET", Some(key)) };
     request.check().map_err(Trouble::last)?;
     let open = match inner.config.hedge {
-        None => inner.open(&request, Turn::Wait).await?,
+        // Nobody else can come to hold the memory.
+        None => inner.open(&request, Turn::Wait, landing.next(AHEAD_BYTES_MAX)).await?,
         // Apart, since it is large.
         Some(hedge) => Box::pin(hedged(inner, &request, hedge)).await?,
     };
@@ -174,7 +179,7 @@ fn unfit(error: Error) -> Trouble {
 /// Opens the request, and once more when the answer is slow. Neither holds the memory yet: the first good head gets it, the other
 /// connection is closed.
 async fn hedged(inner: &Arc<Inner>, request: &Request<'_>, hedge: Hedge) -> Result<Open, Trouble> {
-    let first = inner.open(request, Turn::Wait);
+    let first = inner.open(request, Turn::Wait, &mut []);
     let start = async {
         tokio::time::sleep(hedge.after).await;
         let spent = inner.counters.read().hedges * 100;
@@ -184,7 +189,7 @@ async fn hedged(inner: &Arc<Inner>, request: &Request<'_>, hedge: Hedge) -> Resu
         started
     };
     let good = |open: &Result<Open, Trouble>| open.as_ref().is_ok_and(|open| open.head.status < 500);
-    let (side, open) = race(first, start, inner.open(request, Turn::IfFree), good).await;
+    let (side, open) = race(first, start, inner.open(request, Turn::IfFree, &mut []), good).await;
     if side == Side::Second && good(&open) {
         inner.counters.hedges_won.one();
     }

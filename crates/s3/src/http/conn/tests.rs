@@ -1,0 +1,107 @@
+//! Heads that are as long as expected, and all the others: every byte of a body ends up where it belongs, and none elsewhere.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::super::body::Landing;
+use super::*;
+
+const LEN: usize = 5000;
+const GUARD: usize = 64;
+const IDLE: Duration = Duration::from_secs(5);
+
+fn object() -> Vec<u8> {
+    (0..LEN).map(|at| u8::try_from(at % 251).unwrap()).collect()
+}
+
+/// Answers each request with the next of these, all of it in one write.
+async fn serving(answers: Vec<Vec<u8>>) -> Box<Conn> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        for answer in answers {
+            assert!(socket.read(&mut [0; 64]).await.unwrap() > 0);
+            socket.write_all(&answer).await.unwrap();
+        }
+        // Until the client closes.
+        drop(socket.read(&mut [0; 1]).await);
+    });
+    let tcp = TcpStream::connect(address).await.unwrap();
+    Conn::new(Stream::Plain(tcp), Arc::new(Target::new(false, "127.0.0.1", Some(address.port()))))
+}
+
+/// A head of its own length, and the object.
+fn answer(name: &str) -> Vec<u8> {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LEN}\r\nx: {name}\r\n\r\n");
+    [head.as_bytes(), &object()].concat()
+}
+
+/// Asks, and lands a body if that was good; bytes that were copied.
+async fn get(conn: &mut Conn, memory: &mut [u8]) -> Result<(u16, u64)> {
+    let mut landing = Landing::new(memory);
+    conn.out = b"GET".to_vec();
+    conn.send(&[], IDLE).await?;
+    let head = conn.head(false, IDLE, landing.next(usize::MAX)).await?;
+    match head.is_success() {
+        true => {
+            conn.body(head.framing, Sink::Land(&mut landing), IDLE).await?;
+            assert_eq!(landing.filled(), LEN);
+        }
+        false => {
+            let mut text = Vec::new();
+            conn.body(head.framing, Sink::Text(&mut text, LEN), IDLE).await?;
+            assert_eq!(text, b"<Error/>");
+        }
+    }
+    Ok((head.status, conn.copied))
+}
+
+#[tokio::test]
+async fn a_body_lands_right_whatever_head_comes_before_it() {
+    let missing = b"HTTP/1.1 404 Not Found\r\ncontent-length: 8\r\n\r\n<Error/>".to_vec();
+    let late = [b"HTTP/1.1 103 Early Hints\r\n\r\n".to_vec(), answer("aa")].concat();
+    let mut chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    chunked.extend([format!("{LEN:x}\r\n").as_bytes(), &object(), b"\r\n0\r\n\r\n"].concat());
+    let steps = [
+        (answer("aa"), None),
+        (answer("bb"), None),
+        (answer("cc"), Some(0)),
+        (answer("longer-than-that"), None),
+        (answer("longer-than-this"), None),
+        (answer("much-longer-than-this-one-with-a-lot-of-words"), None),
+        (answer("aa"), None),
+        (answer("aa"), None),
+        (answer("a"), None),
+        (answer("aa"), None),
+        (answer("aa"), None),
+        (missing.clone(), None),
+        (answer("aa"), Some(0)),
+        (late, None),
+        (chunked, None),
+        (missing, None),
+    ];
+    let mut conn = serving(steps.iter().map(|(answer, _)| answer.clone()).collect()).await;
+    for (step, (answer, copied)) in steps.iter().enumerate() {
+        let mut memory = vec![0xEE; LEN + GUARD];
+        let (mine, guard) = memory.split_at_mut(LEN);
+        let (status, count) = get(&mut conn, mine).await.unwrap_or_else(|e| panic!("step {step}: {e}"));
+        assert!(status == 404 || mine == object(), "step {step}");
+        assert!(guard.iter().all(|byte| *byte == 0xEE), "step {step}");
+        assert!(copied.is_none_or(|copied| copied == count), "step {step}: {count} bytes were copied");
+        assert!(answer.starts_with(b"HTTP/1.1 404") == (status == 404) && conn.is_usable(), "step {step}");
+    }
+}
+
+#[tokio::test]
+async fn what_comes_behind_a_body_is_not_part_of_it() {
+    let long = [answer("aa"), b"HTTP/1.1".to_vec()].concat();
+    let mut conn = serving(vec![answer("aa"), answer("aa"), long]).await;
+    let mut memory = vec![0xEE; LEN + GUARD];
+    for _ in 0..3 {
+        assert!(conn.is_usable());
+        get(&mut conn, &mut memory).await.unwrap();
+        assert!(memory[..LEN] == object());
+    }
+    assert!(!conn.is_usable(), "nobody knows what that was");
+}
