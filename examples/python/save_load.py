@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import sys
 import tempfile
+from typing import Any
 
 from kvtier import Key, Store, errors
 
@@ -32,7 +33,10 @@ async def prefetch(store: Store, keys: list[Key]) -> int:
 
 
 def main(directory: str) -> None:
-    tiers = [{"type": "host", "bytes": "16MiB"}, {"type": "file", "path": directory, "bytes": "64MiB", "free_min": 0}]
+    tiers: list[dict[str, Any]] = [
+        {"type": "host", "bytes": "16MiB"},
+        {"type": "file", "path": directory, "bytes": "64MiB", "free_min": 0},
+    ]
     keys = chain(8)
     with Store(tiers=tiers) as store:
         store.save(keys[:6], [bytes([n]) * CHUNK for n in range(6)])

@@ -22,7 +22,7 @@ pub fn run(args: &mut Args) -> Result<()> {
 /// Installs LMCache where that was not done before, builds the module and tests it there. Gives back how many tests passed.
 pub fn test(only: Option<&str>) -> Result<u64> {
     let home = venv::make(&venv::LMCACHE)?;
-    let module = wheel::stage()?;
+    let module = wheel::stage("dev")?;
     let python = venv::python(&home);
     let cmd = Cmd::new("").arg(python.to_string_lossy()).args([
         "-m",

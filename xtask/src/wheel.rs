@@ -31,7 +31,7 @@ pub fn run(args: &mut Args) -> Result<()> {
     let count = tests(&bin.join("python3"), None)?;
     Cmd::new("")
         .arg(text(&bin.join("mypy")))
-        .args(["--config-file", "crates/py/pyproject.toml", "crates/py/python"])
+        .args(["--config-file", "crates/py/pyproject.toml", "crates/py/python", "examples/python"])
         .run()?;
     println!("{} ({:.1} MB): {count} tests passed", wheel.display(), bytes as f64 / 1e6);
     Ok(())
@@ -39,7 +39,7 @@ pub fn run(args: &mut Args) -> Result<()> {
 
 /// Builds the module as the workspace stands, and runs its examples and its tests. Gives back how many tests passed.
 pub fn test() -> Result<u64> {
-    let module = stage()?;
+    let module = stage("dev")?;
     for example in fs::read_dir(root().join("examples/python"))? {
         Cmd::new("python3")
             .arg(text(&example?.path()))
@@ -50,14 +50,19 @@ pub fn test() -> Result<u64> {
     tests(Path::new("python3"), Some(&module))
 }
 
-/// Builds the module as the workspace stands and puts it beside its Python files. Gives back the folder to import from.
-pub fn stage() -> Result<PathBuf> {
-    Cmd::new("cargo build --locked -p kvtier-py").run()?;
+/// Builds the module as the workspace stands, with a profile of cargo's, and puts it beside its Python files. Gives back the folder to import
+/// from.
+pub fn stage(profile: &str) -> Result<PathBuf> {
+    Cmd::new("cargo build --locked -p kvtier-py --profile").arg(profile).run()?;
     let package = root().join("target/py/kvtier");
     let _ = fs::remove_dir_all(&package);
     copy_sources(&root().join("crates/py/python/kvtier"), &package)?;
     let built = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    fs::copy(built.join("debug/libkvtier_py.so"), package.join("_native.abi3.so")).context("the built module")?;
+    fs::copy(
+        built.join(if profile == "dev" { "debug" } else { profile }).join("libkvtier_py.so"),
+        package.join("_native.abi3.so"),
+    )
+    .context("the built module")?;
     Ok(root().join("target/py"))
 }
 

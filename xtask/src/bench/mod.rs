@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: all criterion benchmarks of the workspace, or one tier beside its rivals.
 
 mod file;
+mod lmcache;
 mod machine;
 mod s3;
 
@@ -18,8 +19,11 @@ pub fn run(args: &mut Args) -> Result<()> {
     let smoke = args.flag("--smoke");
     match args.word().as_deref() {
         Some("file") => return file::run(args),
+        Some("lmcache") => return lmcache::run(args),
         Some("s3") => return s3::run(args),
-        Some(other) => bail!("no benchmark '{other}'; there are: file, s3, or none for all criterion programs"),
+        Some(other) => {
+            bail!("no benchmark '{other}'; there are: file, lmcache, s3, or none for all criterion programs")
+        }
         None => {}
     }
     args.end()?;

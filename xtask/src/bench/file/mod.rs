@@ -18,6 +18,7 @@ use serde_json::json;
 
 pub use self::plan::bytes;
 use self::plan::{Cell, Plan};
+pub use self::rivals::{LMCACHE_DRIVER as RIVALS, MEASURE};
 use self::sample::Samples;
 use crate::args::Args;
 use crate::sh::Cmd;

@@ -102,4 +102,5 @@ def main():
     adapter.close()
 
 
-main()
+if __name__ == "__main__":
+    main()

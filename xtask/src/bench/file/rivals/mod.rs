@@ -13,7 +13,7 @@ use crate::sh::Cmd;
 use crate::venv::{self, Venv};
 
 /// What measures all of them.
-const MEASURE: &str = include_str!("measure.py");
+pub const MEASURE: &str = include_str!("measure.py");
 /// The longest that one turn of a rival may take.
 const TURN_LIMIT_S: u64 = 10 * 60;
 
@@ -25,12 +25,11 @@ struct Rival {
     kinds: &'static [&'static str],
 }
 
-const LMCACHE: Rival = Rival {
-    name: "LMCache",
-    venv: venv::LMCACHE,
-    driver: include_str!("lmcache_l2.py"),
-    kinds: &["fs", "fs_native", "raw_block"],
-};
+/// Drives LMCache's own adapters.
+pub const LMCACHE_DRIVER: &str = include_str!("lmcache_l2.py");
+
+const LMCACHE: Rival =
+    Rival { name: "LMCache", venv: venv::LMCACHE, driver: LMCACHE_DRIVER, kinds: &["fs", "fs_native", "raw_block"] };
 
 const NIXL: Rival = Rival {
     name: "NIXL",
