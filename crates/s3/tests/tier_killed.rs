@@ -47,7 +47,13 @@ fn node() {
     for n in 0..10 {
         assert_eq!(suite.load(&suite.key(n), LEN), Loaded::Hit { len: LEN as u64 });
     }
-    std::thread::sleep(2 * FLUSH);
+    // What is written after the first of these was written knows of all before it.
+    for n in [900, 901] {
+        let journaled = || tier.status().counters.iter().find(|(name, _)| *name == "journaled").map_or(0, |(_, n)| *n);
+        let before = journaled();
+        assert_eq!(suite.save(&suite.key(n), LEN), Saved::Stored);
+        suite.eventually("the journal is written", || journaled() > before);
+    }
     let mut out = std::io::stdout();
     writeln!(out, "ready").and_then(|()| out.flush()).unwrap();
     for n in 1000.. {

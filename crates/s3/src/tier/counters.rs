@@ -37,6 +37,7 @@ counters!(
     listed_lookups,
     sweeps,
     restored,
+    journaled,
     merged,
     snapshots,
     uploads_aborted,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::merge::Merger;
 use super::{bytes, caveats, holder, journal, snapshot, sweep, uploads};
 use crate::Put;
+use crate::tier::counters::add;
 use crate::tier::shared::Shared;
 
 /// How often unfinished uploads are looked for.
@@ -88,6 +89,7 @@ async fn flush(shared: &Shared) -> crate::Result<()> {
         truth.journal.give_back(records);
         return Err(e);
     }
+    add(&shared.counters.journaled, records.len() as u64);
     match truth.journal.wrote(number) {
         Some(old) => shared.client.delete(&truth.paths.journal(&truth.node, old)).await,
         None => Ok(()),
