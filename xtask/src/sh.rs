@@ -15,7 +15,7 @@ pub fn root() -> &'static Path {
 }
 
 /// A command line on its way to being run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Cmd {
     words: Vec<String>,
     envs: Vec<(String, String)>,

@@ -11,30 +11,47 @@ use crate::venv::{self, Venv};
 
 /// What builds a wheel and checks its types.
 const BUILDER: Venv = Venv { name: "wheel", packages: &["maturin==1.9.6", "mypy==1.18.2"], alone: false };
+/// The interpreter whose stable ABI has no buffer protocol yet.
+const OLD: &str = "python3.10";
+/// The longest that building a wheel may take.
+const BUILD_LIMIT_S: u64 = 30 * 60;
 /// The longest that the module's tests may take.
 const TESTS_LIMIT_S: u64 = 300;
 
-/// `cargo xtask wheel`: builds the wheel, installs it into an environment of its own, tests it there and checks its types.
+/// `cargo xtask wheel`: builds the wheel for CPython 3.11 and later, and where there is a CPython 3.10 one for it too, installs each into an
+/// environment of its own and tests it there; checks the types.
 pub fn run(args: &mut Args) -> Result<()> {
     args.end()?;
     let home = venv::make(&BUILDER)?;
-    let (bin, out) = (home.join("venv/bin"), root().join("target/wheels"));
+    let tool = |name: &str| Cmd::new("").arg(text(&home.join("venv/bin").join(name)));
+    let types = ["--config-file", "crates/py/pyproject.toml", "crates/py/python", "examples/python"];
+    tool("mypy").args(types).run()?;
+    let mut lines = vec![one(&tool("maturin"), &home.join("venv/bin/python3"), "wheels", &[])?];
+    if Cmd::new(OLD).arg("--version").works() {
+        let venv = home.join("venv310");
+        Cmd::new(OLD).args(["-m", "venv"]).arg(text(&venv)).read()?;
+        lines.push(one(&tool("maturin"), &venv.join("bin/python3"), "wheels310", &["--no-default-features"])?);
+    } else {
+        lines.push(format!("no wheel for CPython 3.10: there is no {OLD}"));
+    }
+    lines.iter().for_each(|line| println!("{line}"));
+    Ok(())
+}
+
+/// Builds a wheel for an interpreter, installs it there and runs the tests.
+fn one(maturin: &Cmd, python: &Path, out: &str, features: &[&str]) -> Result<String> {
+    let out = root().join("target").join(out);
     let _ = fs::remove_dir_all(&out);
-    let maturin = Cmd::new("").arg(text(&bin.join("maturin")));
-    let maturin =
-        maturin.args(["build", "--release", "--locked", "-m", "crates/py/Cargo.toml", "--out"]).arg(text(&out));
-    maturin.arg("--interpreter").arg(text(&bin.join("python3"))).run()?;
+    let build = maturin.clone().args(["build", "--release", "--locked", "-m", "crates/py/Cargo.toml", "--out"]);
+    let build = build.arg(text(&out)).arg("--interpreter").arg(text(python)).args(features.iter().copied());
+    build.limit_s(BUILD_LIMIT_S).run()?;
     let wheel = only_file(&out)?;
     let bytes = fs::metadata(&wheel)?.len();
-    let pip = Cmd::new("").arg(text(&bin.join("pip"))).args(["install", "--quiet", "--force-reinstall", "--no-deps"]);
+    let pip =
+        Cmd::new("").arg(text(python)).args(["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"]);
     pip.arg(text(&wheel)).run()?;
-    let count = tests(&bin.join("python3"), None)?;
-    Cmd::new("")
-        .arg(text(&bin.join("mypy")))
-        .args(["--config-file", "crates/py/pyproject.toml", "crates/py/python", "examples/python"])
-        .run()?;
-    println!("{} ({:.1} MB): {count} tests passed", wheel.display(), bytes as f64 / 1e6);
-    Ok(())
+    let count = tests(python, None)?;
+    Ok(format!("{} ({:.1} MB): {count} tests passed", wheel.display(), bytes as f64 / 1e6))
 }
 
 /// Builds the module as the workspace stands, and runs its examples and its tests. Gives back how many tests passed.
