@@ -1,7 +1,7 @@
 //! The native half of the Python package `kvtier`.
 //!
-//! [`Connector`](connector::Connector) is what LMCache's `native_plugin` loads: batches of saves, loads, lookups and removes that are
-//! submitted without waiting and whose ends are told through an event descriptor. [`Tiers`](tiers::Tiers) is what the package's own Python
+//! `Connector` is what LMCache's `native_plugin` loads: batches of saves, loads, lookups and removes that are
+//! submitted without waiting and whose ends are told through an event descriptor. `Tiers` is what the package's own Python
 //! classes stand on. Memory comes and goes through Python's buffer protocol, without a copy.
 
 mod buffer;
