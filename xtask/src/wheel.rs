@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::args::Args;
 use crate::sh::{Cmd, root};
 use crate::venv::{self, Venv};
+use crate::workspace;
 
 /// What builds a wheel and checks its types.
 const BUILDER: Venv = Venv { name: "wheel", packages: &["maturin==1.9.6", "mypy==1.18.2"], alone: false };
@@ -70,13 +71,14 @@ pub fn test() -> Result<u64> {
 /// Builds the module as the workspace stands, with a profile of cargo's, and puts it beside its Python files. Gives back the folder to import
 /// from.
 pub fn stage(profile: &str) -> Result<PathBuf> {
-    Cmd::new("cargo build --locked -p kvtier-py --profile").arg(profile).run()?;
+    // All libraries with the tests' profile: as `cargo test` has them, little is left to build.
+    let what = if profile == "dev" { "--workspace" } else { "--package=kvtier-py" };
+    Cmd::new("cargo build --locked --lib --profile").args([profile, what]).run()?;
     let package = root().join("target/py/kvtier");
     let _ = fs::remove_dir_all(&package);
     copy_sources(&root().join("crates/py/python/kvtier"), &package)?;
-    let built = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     fs::copy(
-        built.join(if profile == "dev" { "debug" } else { profile }).join("libkvtier_py.so"),
+        workspace::target_dir().join(if profile == "dev" { "debug" } else { profile }).join("libkvtier_py.so"),
         package.join("_native.abi3.so"),
     )
     .context("the built module")?;

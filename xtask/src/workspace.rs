@@ -1,5 +1,7 @@
 //! The members of the workspace, as `cargo metadata` tells them.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use serde_json::Value;
 
@@ -55,6 +57,11 @@ pub struct Target {
     /// The root file, relative to the root of the workspace.
     pub src: String,
     pub required_features: Vec<String>,
+}
+
+/// Where cargo puts what it builds.
+pub fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| sh::root().join("target"), PathBuf::from)
 }
 
 /// Reads the members from the lock file as it stands; a lock file that is out of date is an error.
