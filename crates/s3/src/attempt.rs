@@ -87,7 +87,7 @@ impl Inner {
         }
         let (sent_at, unsigned) = (Instant::now(), request.payload == Payload::Bulk && !sign_body);
         let (head, early) = self.exchange(&mut way, request, room).await?;
-        self.learn(&head, sent_at.elapsed());
+        self.learn(&head, sent_at);
         if early && head.is_success() {
             let what = "the store said yes before it had the whole body";
             return Err(Trouble::broken(Error::new(ErrorKind::Io, what)));
@@ -133,7 +133,7 @@ impl Inner {
     }
 
     /// What every answer tells, whatever it says.
-    fn learn(&self, head: &Head, first_byte: Duration) {
+    fn learn(&self, head: &Head, sent_at: Instant) {
         if self.clock.is_due() && self.clock.learn(head.header("date"), false) {
             self.counters.clock_corrections.one();
         }
@@ -145,7 +145,7 @@ impl Inner {
             }
             500.. => {}
             _ => {
-                self.limit.succeeded(now, first_byte, &self.counters);
+                self.limit.succeeded(now, now.duration_since(sent_at), &self.counters);
             }
         }
         if !matches!(head.status, 500 | 502 | 504) && self.breaker.succeeded(now, &self.counters) {

@@ -11,12 +11,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::body::Sink;
 use super::dial::Target;
 use super::head::{Framing, HEAD_BYTES_MAX, Head};
+use super::inbox::{Inbox, READ_BYTES};
 use super::patience::Patience;
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A head is read by this much at a time. What follows it in the same read is copied to where the body goes, so it is kept small.
-const HEAD_READ_BYTES: usize = 2048;
 /// A chunk's header has at most this many bytes.
 const CHUNK_LINE_MAX: usize = 256;
 
@@ -48,8 +47,7 @@ pub struct Conn {
     /// Body bytes that were copied because they came with the head.
     pub copied: u64,
     patience: Patience,
-    buf: Vec<u8>,
-    from: usize,
+    inbox: Inbox,
     /// How long the head of the last answer with a bulk body was, and whether the one before was as long: then the next one
     /// probably is too, and is read together with the body behind it.
     usual: (usize, bool),
@@ -60,8 +58,7 @@ pub struct Conn {
 impl Conn {
     /// Boxed, since it is handed on from step to step.
     pub(super) fn new(stream: Stream, target: Arc<Target>) -> Box<Self> {
-        let (out, path, buf) =
-            (Vec::with_capacity(1024), String::with_capacity(128), Vec::with_capacity(HEAD_READ_BYTES));
+        let (out, path, inbox) = (Vec::with_capacity(1024), String::with_capacity(128), Inbox::new());
         let (parked, patience) = (Instant::now(), Patience::new());
         let (reused, spent) = (false, false);
         Box::new(Conn {
@@ -74,34 +71,37 @@ impl Conn {
             spent,
             copied: 0,
             patience,
-            buf,
-            from: 0,
+            inbox,
             usual: (0, false),
             ahead: 0,
         })
     }
 
-    /// Whether nothing is left over and the server has not closed it.
-    pub fn is_usable(&mut self) -> bool {
-        !self.spent && self.from == self.buf.len() && !self.stream.is_stale()
+    /// Whether it can serve another request, as far as is known.
+    pub fn is_usable(&self) -> bool {
+        !self.spent && self.inbox.is_empty()
+    }
+
+    /// Whether the server has closed it, or sent what nobody asked for, while it was idle.
+    pub fn is_stale(&mut self) -> bool {
+        self.stream.is_stale()
     }
 
     /// Whether any byte of an answer has come.
     pub fn has_heard(&self) -> bool {
-        self.from < self.buf.len()
+        !self.inbox.is_empty()
     }
 
     /// Sends [`Conn::out`] and then `body`, listening meanwhile: a server may refuse before it has read it all. Errors with
     /// `Timeout` when nothing moves for `idle`.
     pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
         let (total, mut sent) = (self.out.len() + body.len(), 0);
-        (self.from, self.copied, self.ahead) = (0, 0, 0);
-        self.buf.clear();
-        self.buf.shrink_to(HEAD_READ_BYTES);
+        (self.copied, self.ahead) = (0, 0);
+        self.inbox.clear();
         while sent < total {
             let rest = [&self.out[sent.min(self.out.len())..], &body[sent.saturating_sub(self.out.len())..]];
-            let Conn { stream, buf, patience, .. } = self;
-            match patience.with(idle, |cx| poll_send(cx, stream, rest, buf)).await {
+            let Conn { stream, inbox, patience, .. } = self;
+            match patience.with(idle, |cx| poll_send(cx, stream, rest, inbox)).await {
                 Some(Ok(Some(bytes))) => sent += bytes,
                 Some(Ok(None)) if self.is_interim() => {}
                 Some(Ok(None)) => {
@@ -124,8 +124,8 @@ impl Conn {
     /// Whether what came so far is only `100 Continue` and the like, which is then forgotten, or not yet a whole head.
     fn is_interim(&mut self) -> bool {
         loop {
-            match Head::parse(&self.buf[self.from..], false) {
-                Ok(Some((head, len))) if matches!(head.status, 100..=199) => self.from += len,
+            match Head::parse(self.inbox.rest(), false) {
+                Ok(Some((head, len))) if matches!(head.status, 100..=199) => self.inbox.skip(len),
                 Ok(None) => return true,
                 _ => return false,
             }
@@ -136,7 +136,7 @@ impl Conn {
     async fn last_words(&mut self) -> bool {
         const PATIENCE: Duration = Duration::from_millis(200);
         loop {
-            if let Ok(Some(_)) = Head::parse(&self.buf[self.from..], false) {
+            if let Ok(Some(_)) = Head::parse(self.inbox.rest(), false) {
                 return true;
             }
             if self.fill(PATIENCE, "").await.is_err() {
@@ -147,11 +147,7 @@ impl Conn {
 
     /// Reads more into the buffer; an error at the end of the stream.
     async fn fill(&mut self, idle: Duration, doing: &'static str) -> Result<()> {
-        if self.from > 0 && self.from == self.buf.len() {
-            self.buf.clear();
-            self.from = 0;
-        }
-        self.read_more(HEAD_READ_BYTES, &mut [], (idle, doing)).await.map(drop)
+        self.read_more(READ_BYTES, &mut [], (idle, doing)).await.map(drop)
     }
 
     /// Reads at most `bytes` more into the buffer, and what comes behind them into `room`: how many those are.
@@ -161,15 +157,14 @@ impl Conn {
         room: &mut [u8],
         (idle, doing): (Duration, &'static str),
     ) -> Result<usize> {
-        let start = self.buf.len();
-        self.buf.resize(start + bytes, 0);
-        let Conn { stream, buf, patience, .. } = self;
+        let Conn { stream, inbox, patience, .. } = self;
+        let space = inbox.space(bytes);
         let got = match room.is_empty() {
-            true => patience.with(idle, |cx| poll_read(cx, stream, &mut buf[start..])).await,
-            false => patience.with(idle, |cx| stream.poll_read_both(cx, [&mut buf[start..], &mut *room])).await,
+            true => patience.with(idle, |cx| poll_read(cx, stream, space)).await,
+            false => patience.with(idle, |cx| stream.poll_read_both(cx, [&mut *space, &mut *room])).await,
         };
         let count = got.as_ref().and_then(|got| got.as_ref().ok()).copied().unwrap_or(0);
-        self.buf.truncate(start + count.min(bytes));
+        inbox.came(count.min(bytes));
         match got {
             Some(Ok(0)) => Err(broken(doing, io::ErrorKind::UnexpectedEof.into())),
             Some(got) => got.map(|_| count.saturating_sub(bytes)).map_err(|e| broken(doing, e)),
@@ -182,26 +177,26 @@ impl Conn {
     pub async fn head(&mut self, bodiless: bool, idle: Duration, room: &mut [u8]) -> Result<Head> {
         const DOING: &str = "waiting for the answer";
         let mut behind = match self.usual {
-            (usual, true) if self.buf.is_empty() && !room.is_empty() => {
+            (usual, true) if self.inbox.is_empty() && !room.is_empty() => {
                 self.read_more(usual, room, (idle, DOING)).await?
             }
             _ => 0,
         };
         loop {
-            let parsed = Head::parse(&self.buf[self.from..], bodiless)?;
+            let parsed = Head::parse(self.inbox.rest(), bodiless)?;
             if let Some((head, len)) = &parsed {
-                self.from += len;
-                if self.from == self.buf.len() && head.announces(behind) {
+                self.inbox.skip(*len);
+                if self.inbox.is_empty() && head.announces(behind) {
                     self.ahead = std::mem::take(&mut behind);
                 }
             }
             // Otherwise it is not what was expected: what came behind is looked at like all else, and copied.
-            self.buf.extend_from_slice(&room[..std::mem::take(&mut behind)]);
+            self.inbox.push(&room[..std::mem::take(&mut behind)]);
             match parsed {
                 Some((head, _)) if matches!(head.status, 100..=199) => {}
                 Some((head, len)) => {
                     if !room.is_empty() && head.is_success() {
-                        self.usual = (len, len == self.usual.0 && len <= HEAD_READ_BYTES);
+                        self.usual = (len, len == self.usual.0 && len <= READ_BYTES);
                     }
                     self.spent |= head.closes;
                     return Ok(head);
@@ -227,9 +222,9 @@ impl Conn {
     async fn take(&mut self, mut left: u64, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
         left -= self.ahead as u64;
         sink.landed(std::mem::take(&mut self.ahead))?;
-        let here = (self.buf.len() - self.from).min(usize::try_from(left).unwrap_or(usize::MAX));
-        sink.copy(&self.buf[self.from..self.from + here])?;
-        self.from += here;
+        let here = self.inbox.rest().len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        sink.copy(&self.inbox.rest()[..here])?;
+        self.inbox.skip(here);
         self.copied += here as u64;
         left -= here as u64;
         while left > 0 {
@@ -265,10 +260,10 @@ impl Conn {
     /// The next line, without its end.
     async fn line(&mut self, idle: Duration) -> Result<Vec<u8>> {
         loop {
-            let rest = &self.buf[self.from..];
+            let rest = self.inbox.rest();
             if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]).to_vec();
-                self.from += end + 1;
+                self.inbox.skip(end + 1);
                 return Ok(line);
             }
             if rest.len() > CHUNK_LINE_MAX {
@@ -280,8 +275,8 @@ impl Conn {
 
     /// Everything until the server closes.
     async fn rest(&mut self, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
-        sink.copy(&self.buf[self.from..])?;
-        self.from = self.buf.len();
+        sink.copy(self.inbox.rest())?;
+        self.inbox.clear();
         loop {
             let space = sink.space(HEAD_BYTES_MAX)?;
             let len = space.len();
@@ -307,12 +302,12 @@ fn poll_read(cx: &mut Context<'_>, stream: &mut Stream, space: &mut [u8]) -> Pol
     Poll::Ready(Ok(space.filled().len()))
 }
 
-/// The number of bytes written, or `None` when the server said something, which is then in `heard`, or closed.
+/// The number of bytes written, or `None` when the server said something, which is then in `inbox`, or closed.
 fn poll_send(
     cx: &mut Context<'_>,
     stream: &mut Stream,
     rest: [&[u8]; 2],
-    heard: &mut Vec<u8>,
+    inbox: &mut Inbox,
 ) -> Poll<io::Result<Option<usize>>> {
     let bufs = rest.map(IoSlice::new);
     let bufs = if rest[0].is_empty() { &bufs[1..] } else { &bufs[..] };
@@ -322,13 +317,13 @@ fn poll_send(
             bytes => Ok(Some(bytes)),
         });
     }
-    let mut piece = [0; HEAD_READ_BYTES];
-    let piece = match ready!(poll_read(cx, stream, &mut piece))? {
-        0 => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
-        got => &piece[..got],
-    };
-    heard.extend_from_slice(piece);
-    Poll::Ready(Ok(None))
+    match ready!(poll_read(cx, stream, inbox.space(READ_BYTES)))? {
+        0 => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+        got => {
+            inbox.came(got);
+            Poll::Ready(Ok(None))
+        }
+    }
 }
 
 fn broken(doing: &'static str, e: io::Error) -> Error {

@@ -5,6 +5,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// The most bytes that a response's head may have.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 const HEADERS_MAX: usize = 100;
+/// The lengths of the names that say how a body ends.
+const CONTENT_LENGTH: usize = "content-length".len();
+const TRANSFER_ENCODING: usize = "transfer-encoding".len();
+const CONNECTION: usize = "connection".len();
 
 /// How a body ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +30,8 @@ pub struct Head {
     pub framing: Framing,
     /// Whether the connection ends with this response.
     pub closes: bool,
+    /// The `content-length`, which of a HEAD's answer is not that of its body.
+    pub length: Option<u64>,
     text: Vec<u8>,
 }
 
@@ -46,6 +52,10 @@ impl Head {
         let mut closes = response.version == Some(0);
         let (mut length, mut chunked) = (None, false);
         for header in response.headers.iter() {
+            // One comparison for all others.
+            if !matches!(header.name.len(), CONTENT_LENGTH | TRANSFER_ENCODING | CONNECTION) {
+                continue;
+            }
             let value = || std::str::from_utf8(header.value).unwrap_or_default().trim();
             if header.name.eq_ignore_ascii_case("content-length") {
                 let number = digits(value()).ok_or_else(|| nonsense("its content-length is not a number"))?;
@@ -70,7 +80,7 @@ impl Head {
             (_, false, None) => Framing::UntilClose,
         };
         closes |= framing == Framing::UntilClose;
-        Ok(Some((Head { status, framing, closes, text: bytes[..len].to_vec() }, len)))
+        Ok(Some((Head { status, framing, closes, length, text: bytes[..len].to_vec() }, len)))
     }
 
     /// One that came as fields, over HTTP/2. A body without a length ends with the stream, as one in chunks does with its last.
@@ -95,7 +105,7 @@ impl Head {
             (false, Some(length)) => Framing::Length(length),
             (false, None) => Framing::Chunked,
         };
-        Ok(Head { status, framing, closes: false, text })
+        Ok(Head { status, framing, closes: false, length, text })
     }
 
     /// The first header of that name (in any case), if its value is text.

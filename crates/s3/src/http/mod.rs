@@ -6,6 +6,7 @@ mod conn;
 mod dial;
 mod h2;
 mod head;
+mod inbox;
 mod names;
 mod patience;
 mod pool;

@@ -45,9 +45,11 @@ impl Pool {
         {
             return Some(Way::Two(talk));
         }
+        let now = Instant::now();
         let mut idle = self.idle();
         while let Some(mut conn) = idle.pop() {
-            if conn.target == *target && conn.parked.elapsed() < self.idle_max && conn.is_usable() {
+            let idle = now.saturating_duration_since(conn.parked);
+            if conn.target == *target && idle < self.idle_max && conn.is_usable() && !conn.is_stale() {
                 conn.reused = true;
                 return Some(Way::One(conn));
             }
@@ -83,9 +85,10 @@ impl Pool {
         if !conn.is_usable() {
             return;
         }
-        conn.parked = Instant::now();
+        let now = Instant::now();
+        conn.parked = now;
         let mut idle = self.idle();
-        let old = idle.iter().take_while(|conn| conn.parked.elapsed() >= self.idle_max).count();
+        let old = idle.iter().take_while(|conn| now.saturating_duration_since(conn.parked) >= self.idle_max).count();
         idle.drain(..old);
         idle.push(conn);
     }

@@ -2,7 +2,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
@@ -37,13 +37,8 @@ impl Stream {
             }
         };
         let mut pieces = pieces.map(IoSliceMut::new);
-        loop {
-            ready!(tcp.poll_read_ready(cx))?;
-            match tcp.try_read_vectored(&mut pieces) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                got => return Poll::Ready(got),
-            }
-        }
+        let room = pieces.iter().map(|piece| piece.len()).sum();
+        poll_some(tcp, Interest::READABLE, room, cx, || tcp.try_read_vectored(&mut pieces))
     }
 
     /// Whether an idle connection was closed by the server or holds bytes that nobody asked for. (TLS takes in tickets
@@ -51,6 +46,36 @@ impl Stream {
     pub fn is_stale(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         Pin::new(self).poll_read(&mut cx, &mut ReadBuf::new(&mut [0])).is_ready()
+    }
+}
+
+/// Does `io`, which moves at most `all` bytes, as soon as the socket is ready for it. A socket that moved fewer is empty, or full: it is no
+/// longer ready then, and need not be asked to find that out.
+fn poll_some(
+    tcp: &TcpStream,
+    interest: Interest,
+    all: usize,
+    cx: &mut Context<'_>,
+    mut io: impl FnMut() -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(if interest.is_readable() { tcp.poll_read_ready(cx) } else { tcp.poll_write_ready(cx) })?;
+        let mut moved = Ok(0);
+        let tried = tcp.try_io(interest, || {
+            moved = io();
+            // This is how the readiness is taken back.
+            if matches!(moved, Ok(some) if 0 < some && some < all) {
+                Err(io::ErrorKind::WouldBlock.into())
+            } else {
+                Ok(())
+            }
+        });
+        match moved {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            // Readiness was gone before `io` was tried.
+            Ok(0) if tried.is_err() => {}
+            moved => return Poll::Ready(moved),
+        }
     }
 }
 
@@ -77,7 +102,10 @@ impl AsyncWrite for Stream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            Stream::Plain(tcp) => {
+                let all = bufs.iter().map(|buf| buf.len()).sum();
+                poll_some(tcp, Interest::WRITABLE, all, cx, || tcp.try_write_vectored(bufs))
+            }
             Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
         }
     }

@@ -64,7 +64,7 @@ impl Client {
         let answer = self.run("head", pin!(Tries::new(&self.inner).ask(&request, 0))).await;
         match answer {
             Ok(answer) => {
-                let len = answer.head.header("content-length").and_then(|len| len.parse().ok()).unwrap_or(0);
+                let len = answer.head.length.unwrap_or(0);
                 Ok(Some(Object { head: answer.head, len, total: len }))
             }
             Err(e) if is_missing(&e) => Ok(None),

@@ -20,11 +20,11 @@ pub struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// Feeds `DATE/REGION/SERVICE/aws4_request`.
-    pub(super) fn write(&self, stamp: &Stamp, feed: &mut impl FnMut(&[u8])) {
-        feed(stamp.day());
+    /// Appends `DATE/REGION/SERVICE/aws4_request`.
+    pub(super) fn write(&self, stamp: &Stamp, out: &mut Vec<u8>) {
+        out.extend_from_slice(stamp.day());
         for part in ["/", self.region, "/", self.service, "/aws4_request"] {
-            feed(part.as_bytes());
+            out.extend_from_slice(part.as_bytes());
         }
     }
 }

@@ -71,55 +71,67 @@ pub struct Parts<'a> {
 
 /// Appends the value of the `authorization` header to `out`.
 pub fn authorize(out: &mut Vec<u8>, parts: &Parts<'_>, scope: &Scope<'_>, stamp: &Stamp, key: &[u8; 32]) {
-    let mut mac = hmac::Hmac::new(key);
-    mac.update(b"AWS4-HMAC-SHA256\n");
-    mac.update(stamp.text());
-    mac.update(b"\n");
-    scope.write(stamp, &mut |bytes| mac.update(bytes));
-    mac.update(b"\n");
-    mac.update(&hex_of(&canonical_hash(parts)));
+    // What is hashed is written behind what is there and taken away again: one long hash costs less than many short pieces.
+    let start = out.len();
+    canonical(out, parts);
+    let hash = hex_of(&Sha256::digest(&out[start..]).into());
+    out.truncate(start);
+    for piece in [&b"AWS4-HMAC-SHA256\n"[..], stamp.text(), b"\n"] {
+        out.extend_from_slice(piece);
+    }
+    scope.write(stamp, out);
+    out.push(b'\n');
+    out.extend_from_slice(&hash);
+    let signature = hmac::hmac(key, &out[start..]);
+    out.truncate(start);
 
-    let mut put = |bytes: &[u8]| out.extend_from_slice(bytes);
-    put(b"AWS4-HMAC-SHA256 Credential=");
-    put(scope.access_key.as_bytes());
-    put(b"/");
-    scope.write(stamp, &mut put);
-    put(b", SignedHeaders=");
-    signed_names(parts.headers, &mut put);
-    put(b", Signature=");
-    put(&hex_of(&mac.finish()));
+    out.extend_from_slice(b"AWS4-HMAC-SHA256 Credential=");
+    out.extend_from_slice(scope.access_key.as_bytes());
+    out.push(b'/');
+    scope.write(stamp, out);
+    out.extend_from_slice(b", SignedHeaders=");
+    signed_names(out, parts.headers);
+    out.extend_from_slice(b", Signature=");
+    out.extend_from_slice(&hex_of(&signature));
 }
 
-fn canonical_hash(parts: &Parts<'_>) -> [u8; 32] {
-    let mut sha = Sha256::new();
+fn canonical(out: &mut Vec<u8>, parts: &Parts<'_>) {
     for line in [parts.method, parts.path, parts.query] {
-        sha.update(line);
-        sha.update(b"\n");
+        out.extend_from_slice(line.as_bytes());
+        out.push(b'\n');
     }
     for (name, value) in parts.headers.as_slice() {
-        sha.update(name);
-        sha.update(b":");
-        let mut words = value.split_ascii_whitespace();
-        sha.update(words.next().unwrap_or_default());
-        for word in words {
-            sha.update(b" ");
-            sha.update(word);
+        out.extend_from_slice(name.as_bytes());
+        out.push(b':');
+        // Few values have blanks, and to look at all bytes at once is cheap.
+        match value.bytes().fold(false, |blank, byte| blank | (byte <= b' ')) {
+            true => words(out, value),
+            false => out.extend_from_slice(value.as_bytes()),
         }
-        sha.update(b"\n");
+        out.push(b'\n');
     }
-    sha.update(b"\n");
-    signed_names(parts.headers, &mut |bytes| sha.update(bytes));
-    sha.update(b"\n");
-    sha.update(parts.payload);
-    sha.finalize().into()
+    out.push(b'\n');
+    signed_names(out, parts.headers);
+    out.push(b'\n');
+    out.extend_from_slice(parts.payload.as_bytes());
 }
 
-fn signed_names(headers: &Headers<'_>, feed: &mut impl FnMut(&[u8])) {
+/// The words of `value` with one blank between them.
+fn words(out: &mut Vec<u8>, value: &str) {
+    for (at, word) in value.split_ascii_whitespace().enumerate() {
+        if at > 0 {
+            out.push(b' ');
+        }
+        out.extend_from_slice(word.as_bytes());
+    }
+}
+
+fn signed_names(out: &mut Vec<u8>, headers: &Headers<'_>) {
     for (at, (name, _)) in headers.as_slice().iter().enumerate() {
         if at > 0 {
-            feed(b";");
+            out.push(b';');
         }
-        feed(name.as_bytes());
+        out.extend_from_slice(name.as_bytes());
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::super::dial::Target;
 use super::super::head::HEAD_BYTES_MAX;
 use super::super::stream::Stream;
-use super::talk::Piece;
+use super::piece::{Piece, Stock};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What the server may send of one body before we fetch it: most bodies whole.
@@ -31,6 +31,8 @@ pub struct Link {
     /// Where it leads.
     pub target: Arc<Target>,
     send: SendRequest<Piece>,
+    /// What bodies are sent in.
+    pub stock: Stock,
     born: Instant,
     active: AtomicUsize,
     served: AtomicU64,
@@ -82,7 +84,21 @@ impl Link {
         });
         let (active, served, heard_us) = Default::default();
         let (born, retired, blamed) = (Instant::now(), AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Arc::new(Link { target, send, born, active, served, heard_us, retired, blamed, closed, gone, changed }))
+        let stock = Stock::default();
+        Ok(Arc::new(Link {
+            target,
+            send,
+            stock,
+            born,
+            active,
+            served,
+            heard_us,
+            retired,
+            blamed,
+            closed,
+            gone,
+            changed,
+        }))
     }
 
     /// To send requests by.

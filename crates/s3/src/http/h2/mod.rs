@@ -5,6 +5,7 @@
 
 mod link;
 mod links;
+mod piece;
 mod talk;
 
 pub use links::{Links, Pick};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
 use http::Response;
@@ -15,11 +14,8 @@ use super::super::body::Sink;
 use super::super::conn::Sent;
 use super::super::head::{Framing, Head};
 use super::link::Link;
+use super::piece::{self, Piece};
 use crate::error::{Error, ErrorKind, Result};
-
-/// What a body is sent in.
-pub type Piece = Bytes;
-const PIECE_BYTES: usize = 256 << 10;
 
 type Answer = Result<Response<RecvStream>, h2::Error>;
 
@@ -102,9 +98,9 @@ impl Talk {
                 Ok(None) => return Ok(Sent::Early),
                 Err(_) => return Err(self.stalled("the server takes no more bytes", idle)),
             };
-            let (piece, rest) = left.split_at(room.min(left.len()));
+            let (piece, rest) = left.split_at(room.min(left.len()).min(piece::BYTES_MAX));
             let Some(sender) = &mut self.sender else { return Ok(Sent::Early) };
-            let sent = sender.send_data(Bytes::copy_from_slice(piece), rest.is_empty());
+            let sent = sender.send_data(self.link.stock.copy(piece), rest.is_empty());
             sent.map_err(|e| self.failed("sending", e))?;
             self.copied += piece.len() as u64;
             left = rest;
@@ -127,7 +123,7 @@ impl Talk {
             });
         }
         let Some(sender) = &mut self.sender else { return Poll::Ready(None) };
-        sender.reserve_capacity(left.min(PIECE_BYTES));
+        sender.reserve_capacity(left.min(piece::BYTES_MAX));
         loop {
             match (sender.capacity(), std::task::ready!(sender.poll_capacity(cx))) {
                 (0, Some(Ok(0))) => {}

@@ -1,0 +1,85 @@
+/// Heads are read by this much at a time. What follows one in the same read is copied to where the body goes, so it is kept small.
+pub const READ_BYTES: usize = 2048;
+
+/// What came from a server and was not looked at yet. Its memory is cleared once, not for each read.
+#[derive(Debug)]
+pub struct Inbox {
+    memory: Vec<u8>,
+    from: usize,
+    to: usize,
+}
+
+impl Inbox {
+    /// An empty one.
+    pub fn new() -> Self {
+        Inbox { memory: vec![0; READ_BYTES], from: 0, to: 0 }
+    }
+
+    /// What is there.
+    pub fn rest(&self) -> &[u8] {
+        &self.memory[self.from..self.to]
+    }
+
+    /// Whether that is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.from == self.to
+    }
+
+    /// Forgets everything, and gives back the memory that a long head took.
+    pub fn clear(&mut self) {
+        (self.from, self.to) = (0, 0);
+        self.memory.truncate(READ_BYTES);
+        self.memory.shrink_to(READ_BYTES);
+    }
+
+    /// The first `bytes` need not be seen again.
+    pub fn skip(&mut self, bytes: usize) {
+        self.from += bytes;
+    }
+
+    /// Room for `bytes` more, of which [`Inbox::came`] then takes in some.
+    pub fn space(&mut self, bytes: usize) -> &mut [u8] {
+        self.memory.copy_within(self.from..self.to, 0);
+        (self.from, self.to) = (0, self.to - self.from);
+        if self.memory.len() < self.to + bytes {
+            self.memory.resize(self.to + bytes, 0);
+        }
+        &mut self.memory[self.to..self.to + bytes]
+    }
+
+    /// Says that the first `bytes` of [`Inbox::space`] hold data now.
+    pub fn came(&mut self, bytes: usize) {
+        self.to += bytes;
+    }
+
+    /// Takes in `bytes`.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.space(bytes.len()).copy_from_slice(bytes);
+        self.came(bytes.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_gives_what_it_took_and_does_not_grow_with_what_it_gave() {
+        let (mut inbox, mut sent, mut seen) = (Inbox::new(), 0u8, 0u8);
+        for round in 0..10_000 {
+            for _ in 0..round % 7 {
+                inbox.push(&[sent, sent.wrapping_add(1)]);
+                sent = sent.wrapping_add(2);
+            }
+            while inbox.rest().len() > 3 {
+                assert_eq!(inbox.rest()[0], seen);
+                seen = seen.wrapping_add(1);
+                inbox.skip(1);
+            }
+        }
+        assert!(inbox.memory.len() == READ_BYTES && !inbox.is_empty());
+        inbox.push(&[7; 3 * READ_BYTES]);
+        inbox.clear();
+        assert!(inbox.is_empty() && inbox.memory.capacity() < 2 * READ_BYTES);
+    }
+}
