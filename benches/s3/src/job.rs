@@ -33,6 +33,9 @@ pub struct RunArgs {
     /// http://127.0.0.1:PORT or https://localhost:PORT.
     #[arg(long)]
     pub endpoint: String,
+    /// Over HTTP/2, which the endpoint speaks. Bare sockets do not.
+    #[arg(long)]
+    pub http2: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -92,6 +95,8 @@ fn drive_named(args: &RunArgs) -> Result<Measured> {
             "aws-sdk-s3" => drive(args, peers::aws::Aws::new(args)?).await,
             #[cfg(feature = "peers")]
             "opendal" => drive(args, peers::opendal::Dal::new(args)?).await,
+            #[cfg(feature = "mountpoint")]
+            "mountpoint-s3-client" => drive(args, peers::mountpoint::Mountpoint::new(args)?).await,
             other => bail!("no client '{other}'"),
         }
     })

@@ -4,6 +4,8 @@
 #[cfg(feature = "peers")]
 pub mod aws;
 pub mod blocking;
+#[cfg(feature = "mountpoint")]
+pub mod mountpoint;
 #[cfg(feature = "peers")]
 pub mod object_store;
 #[cfg(feature = "peers")]
@@ -33,6 +35,8 @@ pub const NAMES: &[&str] = &[
     "aws-sdk-s3",
     #[cfg(feature = "peers")]
     "opendal",
+    #[cfg(feature = "mountpoint")]
+    "mountpoint-s3-client",
 ];
 
 /// The bucket, and who asks. The server looks at neither.

@@ -16,7 +16,8 @@ impl Store {
     pub fn new(args: &RunArgs) -> Result<Self> {
         let builder = AmazonS3Builder::new().with_endpoint(&args.endpoint).with_bucket_name(BUCKET).with_region(REGION);
         let builder = builder.with_access_key_id(KEY).with_secret_access_key(SECRET).with_unsigned_payload(true);
-        let options = ClientOptions::new().with_allow_http(true).with_http1_only();
+        let options = ClientOptions::new().with_allow_http(true);
+        let options = if args.http2 { options.with_http2_only() } else { options.with_http1_only() };
         Ok(Store(builder.with_client_options(options).build()?))
     }
 }

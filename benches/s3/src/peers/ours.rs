@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kvtier_mem::{Lease, View};
-use kvtier_s3::{Client, Config, Credentials, Get, Place, Put};
+use kvtier_s3::{Client, Config, Credentials, Get, Http2, Place, Put};
 
 use super::{BUCKET, KEY, Peer, SECRET};
 use crate::job::RunArgs;
@@ -15,6 +15,7 @@ impl Ours {
         let endpoint = Place::of(&args.endpoint).bucket(BUCKET).resolve()?;
         let mut config = Config::new(endpoint, Credentials::new(KEY, SECRET));
         config.requests_max = args.concurrency;
+        config.http2 = if args.http2 { Http2::PriorKnowledge } else { Http2::Off };
         Ok(Ours(Client::new(config).within(Duration::from_secs(120))))
     }
 }

@@ -20,8 +20,13 @@ pub struct Rusty {
 
 impl Rusty {
     pub fn new(args: &RunArgs) -> Result<Self> {
+        let http = match (args.http2, args.tls()) {
+            (false, _) => Client::builder().http1_only(),
+            (true, true) => Client::builder(),
+            (true, false) => Client::builder().http2_prior_knowledge(),
+        };
         Ok(Rusty {
-            http: Client::builder().http1_only().build()?,
+            http: http.build()?,
             bucket: Bucket::new(args.endpoint.parse()?, UrlStyle::Path, BUCKET, REGION)?,
             who: Credentials::new(KEY, SECRET),
         })

@@ -1,21 +1,24 @@
 //! A server that is never the bottleneck: one thread, objects of any length out of one memory file, bodies that it forgets.
 
+mod ask;
+mod http2;
 mod stream;
 
+use std::fmt::Write;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::json;
+use anyhow::{Context, Result, bail};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
+use self::ask::{Ask, Body, REST, Reply};
 use self::stream::{Objects, Stream};
 
 /// Heads and pieces of bodies are read into so much memory.
@@ -26,35 +29,52 @@ const HEADERS_MAX: usize = 64;
 pub fn run(certificate: &Path) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let objects = Rc::new(Objects::new()?);
-    let acceptor = acceptor(certificate)?;
+    let [one, two] = acceptors(certificate)?;
     LocalSet::new().block_on(&runtime, async {
-        let plain = TcpListener::bind("127.0.0.1:0").await?;
-        let secure = TcpListener::bind("127.0.0.1:0").await?;
-        println!("{}", json!({ "plain": plain.local_addr()?.port(), "tls": secure.local_addr()?.port() }));
-        tokio::task::spawn_local(accept(plain, None, Rc::clone(&objects)));
-        tokio::task::spawn_local(accept(secure, Some(acceptor), objects));
+        let mut ports = serde_json::Map::new();
+        let doors = [("http", None, false), ("https", Some(one), false), ("h2c", None, true), ("h2", Some(two), true)];
+        for (scheme, tls, http2) in doors {
+            let listener = TcpListener::bind("127.0.0.1:0").await?;
+            ports.insert(scheme.into(), listener.local_addr()?.port().into());
+            tokio::task::spawn_local(accept(listener, Door { tls, http2, objects: Rc::clone(&objects) }));
+        }
+        println!("{}", serde_json::Value::Object(ports));
         tokio::task::spawn_blocking(|| drop(std::io::stdin().read_to_end(&mut Vec::new()))).await?;
         Ok(())
     })
 }
 
-fn acceptor(certificate: &Path) -> Result<TlsAcceptor> {
+/// What a listener serves.
+#[derive(Clone)]
+struct Door {
+    tls: Option<TlsAcceptor>,
+    http2: bool,
+    objects: Rc<Objects>,
+}
+
+/// One that offers HTTP/1.1, and one that offers HTTP/2: what a client speaks is never a question of its taste.
+fn acceptors(certificate: &Path) -> Result<[TlsAcceptor; 2]> {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".into(), "127.0.0.1".into()])?;
     fs::write(certificate, made.cert.pem()).with_context(|| format!("cannot write {}", certificate.display()))?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
     let config = ServerConfig::builder().with_no_client_auth();
-    let mut config = config.with_single_cert(vec![made.cert.der().clone()], key)?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    let one = config.with_single_cert(vec![made.cert.der().clone()], key)?;
+    let offering = |protocol: &[u8]| {
+        let mut config = one.clone();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        TlsAcceptor::from(Arc::new(config))
+    };
+    Ok([offering(b"http/1.1"), offering(b"h2")])
 }
 
-async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, objects: Rc<Objects>) {
+async fn accept(listener: TcpListener, door: Door) {
     while let Ok((tcp, _)) = listener.accept().await {
-        let (tls, objects) = (tls.clone(), Rc::clone(&objects));
+        let door = door.clone();
         tokio::task::spawn_local(async move {
             // A client that goes away is no news; one that asks nonsense shall be seen.
-            if let Err(e) = serve(tcp, tls, &objects).await
+            if let Err(e) = serve(tcp, door).await
                 && !e.is::<std::io::Error>()
+                && !e.is::<h2::Error>()
             {
                 eprintln!("server: {e:#}");
             }
@@ -62,15 +82,26 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, objects: Rc<Obj
     }
 }
 
-async fn serve(tcp: TcpStream, tls: Option<TlsAcceptor>, objects: &Objects) -> Result<()> {
+async fn serve(tcp: TcpStream, door: Door) -> Result<()> {
     tcp.set_nodelay(true)?;
-    let mut stream = match tls {
-        Some(tls) => Stream::Tls(Box::new(tls.accept(tcp).await?)),
-        None => Stream::Plain(tcp),
+    let Some(tls) = door.tls else {
+        return match door.http2 {
+            true => http2::serve(tcp, &door.objects).await,
+            false => http1(Stream::Plain(tcp), &door.objects).await,
+        };
     };
+    let tls = tls.accept(tcp).await?;
+    match (door.http2, tls.get_ref().1.alpn_protocol()) {
+        (false, _) => http1(Stream::Tls(Box::new(tls)), &door.objects).await,
+        (true, Some(b"h2")) => http2::serve(tls, &door.objects).await,
+        (true, _) => bail!("a client did not ask for HTTP/2"),
+    }
+}
+
+async fn http1(mut stream: Stream, objects: &Objects) -> Result<()> {
     let (mut buffer, mut filled) = (vec![0; BUFFER_BYTES], 0);
     loop {
-        let Some((ask, len)) = Ask::parse(&buffer[..filled])? else {
+        let Some((ask, len)) = parse(&buffer[..filled])? else {
             match stream.read(&mut buffer[filled..]).await? {
                 0 => return Ok(()),
                 got => filled += got,
@@ -91,86 +122,39 @@ async fn serve(tcp: TcpStream, tls: Option<TlsAcceptor>, objects: &Objects) -> R
                 got => left -= got,
             }
         }
-        answer(&mut stream, &ask, objects).await?;
-    }
-}
-
-/// What a request asks for.
-struct Ask {
-    method: Method,
-    /// Bytes of the object, from its name.
-    size: usize,
-    range: Option<(usize, usize)>,
-    /// Bytes of the request's body.
-    body: usize,
-    expects: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Method {
-    Get,
-    Head,
-    Put,
-}
-
-impl Ask {
-    /// Of a whole head, and its length.
-    fn parse(bytes: &[u8]) -> Result<Option<(Ask, usize)>> {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut request = httparse::Request::new(&mut headers);
-        let httparse::Status::Complete(len) = request.parse(bytes)? else { return Ok(None) };
-        let method = match request.method {
-            Some("GET") => Method::Get,
-            Some("HEAD") => Method::Head,
-            Some("PUT") => Method::Put,
-            other => bail!("no method {other:?}"),
-        };
-        let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default();
-        let size = path.rsplit('/').nth(1).and_then(|size| size.parse().ok());
-        let mut ask = Ask {
-            method,
-            size: size.with_context(|| format!("no object {path}"))?,
-            range: None,
-            body: 0,
-            expects: false,
-        };
-        for header in request.headers.iter() {
-            let value = std::str::from_utf8(header.value)?;
-            match header.name.to_ascii_lowercase().as_str() {
-                "content-length" => ask.body = value.parse()?,
-                "expect" => ask.expects = true,
-                "transfer-encoding" => bail!("a body in chunks"),
-                "range" => ask.range = Some(range(value).with_context(|| format!("no range {value}"))?),
-                _ => {}
+        let reply = ask.reply()?;
+        let mut head = head_of(&reply)?;
+        match reply.body {
+            Body::Object(first) => stream.object(head.as_bytes(), objects, first..first + reply.length).await?,
+            Body::Text(text) => {
+                head.push_str(text);
+                stream.write(head.as_bytes()).await?;
             }
         }
-        ensure!(ask.size <= crate::bytes::BYTES_MAX, "too long an object");
-        Ok(Some((ask, len)))
     }
 }
 
-fn range(value: &str) -> Option<(usize, usize)> {
-    let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
-    Some((first.parse().ok()?, last.parse().ok()?))
+/// A whole head, and its length.
+fn parse(bytes: &[u8]) -> Result<Option<(Ask, usize)>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    let httparse::Status::Complete(len) = request.parse(bytes)? else { return Ok(None) };
+    let mut ask = Ask::new(request.method.unwrap_or_default(), request.path.unwrap_or_default())?;
+    for header in request.headers.iter() {
+        ask.header(header.name, header.value)?;
+    }
+    Ok(Some((ask, len)))
 }
 
-async fn answer(stream: &mut Stream, ask: &Ask, objects: &Objects) -> Result<()> {
-    const REST: &str = "etag: \"0123456789abcdef0123456789abcdef\"\r\nlast-modified: Sat, 21 Nov 2026 00:00:00 GMT\r\n\
-        date: Sat, 21 Nov 2026 00:00:00 GMT\r\nx-amz-request-id: BENCH\r\n\r\n";
-    if ask.method == Method::Put {
-        return stream.write(format!("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{REST}").as_bytes()).await;
+fn head_of(reply: &Reply) -> Result<String> {
+    let mut head = String::with_capacity(512);
+    write!(head, "HTTP/1.1 {} OK\r\ncontent-length: {}\r\n", reply.status, reply.length)?;
+    if let Some(part) = &reply.part {
+        write!(head, "content-range: {part}\r\n")?;
     }
-    let (first, last) = ask.range.unwrap_or((0, ask.size - 1));
-    ensure!(first <= last && last < ask.size, "a range outside the object");
-    let (status, ranged) = match ask.range {
-        Some(_) => ("206 Partial Content", format!("content-range: bytes {first}-{last}/{}\r\n", ask.size)),
-        None => ("200 OK", String::new()),
-    };
-    let len = last + 1 - first;
-    let kind = "content-type: application/octet-stream\r\naccept-ranges: bytes\r\n";
-    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {len}\r\n{ranged}{kind}{REST}");
-    match ask.method {
-        Method::Head => stream.write(head.as_bytes()).await,
-        _ => stream.object(head.as_bytes(), objects, first..first + len).await,
+    for (name, value) in REST {
+        write!(head, "{name}: {value}\r\n")?;
     }
+    head.push_str("\r\n");
+    Ok(head)
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
+use bytes::Bytes;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::sendfile::sendfile64;
@@ -14,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 
 /// All objects: each is the beginning of this.
 pub struct Objects {
-    bytes: Vec<u8>,
+    pub bytes: Bytes,
     file: File,
 }
 
@@ -23,7 +24,7 @@ impl Objects {
         let bytes = crate::bytes::stream(crate::bytes::BYTES_MAX);
         let mut file = File::from(memfd_create(c"objects", MFdFlags::empty()).context("no memory file")?);
         file.write_all(&bytes)?;
-        Ok(Objects { bytes, file })
+        Ok(Objects { bytes: bytes.into(), file })
     }
 }
 

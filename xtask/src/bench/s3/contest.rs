@@ -4,7 +4,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::plan::{Cell, Plan};
+use super::awscrt;
+use super::plan::{AWSCRT, Cell, MOUNTPOINT, Plan};
 use crate::bench::machine;
 use crate::sh::{Cmd, root};
 
@@ -27,6 +28,8 @@ pub struct Contest {
     ports: Value,
     certificate: String,
     server: Child,
+    /// How to start the one in Python.
+    awscrt: Option<[String; 2]>,
     _ends_when_closed: ChildStdin,
 }
 
@@ -44,24 +47,18 @@ pub struct Sample {
 impl Contest {
     /// Builds everything and starts the server.
     pub fn start(plan: &Plan) -> Result<Contest> {
-        // Not --locked: our own crates' dependencies may have grown since; the peers' versions stay as they are all the same.
-        let alone = Cmd::new("cargo build --release --no-default-features --manifest-path").arg(MANIFEST);
         let mut absent = Vec::new();
-        if plan.is_alone() {
-            alone.run()?;
-        } else if let Err(e) =
-            Cmd::new("cargo build --release --manifest-path").arg(MANIFEST).limit_s(BUILD_MAX_S).run()
-        {
-            absent.push(format!("the other clients do not build: {e}"));
-            alone.run()?;
-        }
+        build(plan, &mut absent)?;
+        let awscrt = awscrt::install(plan, &mut absent);
         let program = root().join(PROGRAM).to_string_lossy().into_owned();
-        let all = Cmd::new(&program).arg("peers").read()?;
-        let wanted = |name: &&str| plan.peers.is_empty() || plan.peers.iter().any(|peer| peer == name);
-        let names: Vec<String> = all.lines().filter(wanted).map(String::from).collect();
-        if let Some(unknown) = plan.peers.iter().find(|peer| !names.contains(peer)) {
-            bail!("no client '{unknown}'; there are: {}", all.lines().collect::<Vec<_>>().join(", "));
+        let built = Cmd::new(&program).arg("peers").read()?;
+        let all: Vec<&str> = built.lines().chain(awscrt.as_ref().map(|_| AWSCRT)).collect();
+        if let Some(unknown) = plan.peers.iter().find(|peer| !all.contains(&peer.as_str())) {
+            let why = absent.iter().map(|why| format!("; {why}")).collect::<String>();
+            bail!("no client '{unknown}'; there are: {}{why}", all.join(", "));
         }
+        let wanted = |name: &&str| plan.wants(name);
+        let names = all.into_iter().filter(wanted).map(String::from).collect();
         let certificate = root().join("target/bench-s3.pem").to_string_lossy().into_owned();
         let mut server = Command::new("taskset");
         server.args(["-c", &(machine::cores() - 1).to_string(), &program, "serve", "--certificate", &certificate]);
@@ -71,20 +68,49 @@ impl Contest {
         BufReader::new(server.stdout.take().context("a piped standard output")?).read_line(&mut line)?;
         let ports = serde_json::from_str(&line).context("the server does not start")?;
         let stdin = server.stdin.take().context("a piped standard input")?;
-        Ok(Contest { names, absent, ports, certificate, server, _ends_when_closed: stdin })
+        Ok(Contest { names, absent, ports, certificate, server, awscrt, _ends_when_closed: stdin })
     }
 
-    /// One turn of one client.
+    /// One turn of one client. Bare sockets speak HTTP/1.1 whatever the others speak.
     pub fn measure(&self, cell: &Cell, name: &str) -> Result<Sample> {
-        let port = &self.ports[if cell.scheme == "http" { "plain" } else { "tls" }];
-        let cmd =
-            Cmd::new("taskset -c").args([&CORE.to_string(), &root().join(PROGRAM).to_string_lossy().into_owned()]);
-        let cmd = cmd.args(["run", "--peer", name, "--op", &cell.op, "--size", &cell.size.to_string()]);
+        let socket = cell.socket();
+        let http2 = socket != cell.scheme && !name.starts_with("raw-");
+        let port = &self.ports[if http2 { &cell.scheme } else { socket }];
+        let cmd = Cmd::new("taskset -c").arg(CORE.to_string());
+        let cmd = match &self.awscrt {
+            Some(driver) if name == AWSCRT => cmd.args(driver),
+            _ => cmd.arg(root().join(PROGRAM).to_string_lossy()).args(["run", "--peer", name]),
+        };
+        let cmd = cmd.args(["--op", &cell.op, "--size", &cell.size.to_string()]);
         let cmd = cmd.args(["--concurrency", &cell.inflight.to_string(), "--count", &cell.count.to_string()]);
-        let cmd = cmd.arg("--endpoint").arg(format!("{}://127.0.0.1:{port}", cell.scheme));
+        let cmd = cmd.arg("--endpoint").arg(format!("{socket}://127.0.0.1:{port}"));
+        let cmd = if http2 { cmd.arg("--http2") } else { cmd };
         let out = cmd.env("SSL_CERT_FILE", &self.certificate).env("RUST_BACKTRACE", "0").limit_s(TURN_MAX_S).read()?;
         sample(&serde_json::from_str(&out).context("the client printed no JSON")?, cell.size)
     }
+}
+
+/// As many of the clients as can be built, and why others could not.
+fn build(plan: &Plan, absent: &mut Vec<String>) -> Result<()> {
+    // Not --locked: our own crates' dependencies may have grown since; the peers' versions stay as they are all the same.
+    let cargo = Cmd::new("cargo build --release --manifest-path").arg(MANIFEST).limit_s(BUILD_MAX_S);
+    if plan.with_mountpoint {
+        match cargo.clone().args(["--features", "mountpoint"]).run() {
+            Ok(()) => return Ok(()),
+            Err(e) => {
+                absent.push(format!("{MOUNTPOINT} (does it have the Debian packages cmake and libclang-dev? {e})"))
+            }
+        }
+    } else {
+        absent.push(format!("{MOUNTPOINT} (ask for it with --with-mountpoint)"));
+    }
+    if !plan.is_alone() {
+        match cargo.run() {
+            Ok(()) => return Ok(()),
+            Err(e) => absent.push(format!("the other clients do not build: {e}")),
+        }
+    }
+    cargo.arg("--no-default-features").run()
 }
 
 impl Drop for Contest {

@@ -2,6 +2,7 @@
 //!
 //! Server and clients are pinned to different cores. What counts is the client's CPU time a GB: MB/s also say how fast the server's core is.
 
+mod awscrt;
 mod contest;
 mod plan;
 mod table;

@@ -8,6 +8,15 @@ use crate::args::Args;
 const HEADS: u64 = 20_000;
 /// HEADs are measured with so many in flight only.
 const HEADS_INFLIGHT: u64 = 64;
+/// Plain and under TLS, each with HTTP/1.1 and with HTTP/2.
+const SCHEMES: [&str; 4] = ["http", "https", "h2c", "h2"];
+/// Those that speak HTTP/2 without having agreed on it under TLS.
+const KNOW_HTTP2: [&str; 3] = ["kvtier", "object_store", "rusty-s3"];
+
+/// AWS's C client in Python, as LMCache uses it.
+pub const AWSCRT: &str = "awscrt";
+/// AWS's C client in Rust.
+pub const MOUNTPOINT: &str = "mountpoint-s3-client";
 
 /// What to measure.
 #[derive(Debug)]
@@ -18,6 +27,8 @@ pub struct Plan {
     schemes: Vec<String>,
     /// Only these clients; all when empty.
     pub peers: Vec<String>,
+    pub with_awscrt: bool,
+    pub with_mountpoint: bool,
     pub turns: usize,
     pub gb: f64,
     pub json: Option<String>,
@@ -43,9 +54,19 @@ impl Cell {
         }
     }
 
-    /// Whether a client can do it: the floor with TLS is that of tokio alone.
+    /// Whether a client can do it: the floor with TLS is that of tokio alone, and that of HTTP/2 is what HTTP/1.1 costs.
     pub fn suits(&self, name: &str) -> bool {
-        self.scheme == "http" || !matches!(name, "raw-blocking" | "raw-uring")
+        match self.scheme.as_str() {
+            "http" => true,
+            "https" => !matches!(name, "raw-blocking" | "raw-uring"),
+            "h2c" => name.starts_with("raw-") || KNOW_HTTP2.contains(&name),
+            _ => !matches!(name, "raw-blocking" | "raw-uring" | AWSCRT | MOUNTPOINT),
+        }
+    }
+
+    /// `http` or `https`.
+    pub fn socket(&self) -> &'static str {
+        if matches!(self.scheme.as_str(), "http" | "h2c") { "http" } else { "https" }
     }
 }
 
@@ -62,10 +83,12 @@ impl Plan {
             Ok(text.split(',').filter(|word| !word.is_empty()).map(String::from).collect())
         };
         let ops = known(list("--ops", "get,put,head")?, &["get", "put", "head"])?;
-        let schemes = known(list("--schemes", "http,https")?, &["http", "https"])?;
+        let schemes = known(list("--schemes", "http,https,h2")?, &SCHEMES)?;
         let sizes = list("--sizes", "64KiB,1MiB,10MiB,32MiB")?;
         let inflight = list("--inflight", "1,8,64")?;
         let peers = list("--peers", "")?;
+        let mut with = |flag: &str, name: &str| args.flag(flag) || peers.iter().any(|peer| peer == name);
+        let (with_awscrt, with_mountpoint) = (with("--with-awscrt", AWSCRT), with("--with-mountpoint", MOUNTPOINT));
         let gb = args.value("--gb")?.unwrap_or_else(|| "0.5".into());
         let plan = Plan {
             ops,
@@ -73,6 +96,8 @@ impl Plan {
             inflight: inflight.iter().map(|text| number(text)).collect::<Result<_>>()?,
             schemes,
             peers,
+            with_awscrt,
+            with_mountpoint,
             turns: args.number("--turns")?.unwrap_or(5).max(1) as usize,
             gb: gb.parse().with_context(|| format!("--gb wants a number, not '{gb}'"))?,
             json: args.value("--json")?,
@@ -83,7 +108,17 @@ impl Plan {
 
     /// Whether only ours and the floor are wanted: then the hundreds of crates of the others need not be built.
     pub fn is_alone(&self) -> bool {
-        !self.peers.is_empty() && self.peers.iter().all(|name| name == "kvtier" || name.starts_with("raw-"))
+        let few = |name: &String| name == "kvtier" || name == AWSCRT || name.starts_with("raw-");
+        !self.with_mountpoint && !self.peers.is_empty() && self.peers.iter().all(few)
+    }
+
+    /// Whether this client is to be measured.
+    pub fn wants(&self, name: &str) -> bool {
+        let asked = |peer: &String| peer == name;
+        self.peers.is_empty()
+            || self.peers.iter().any(asked)
+            || (self.with_awscrt && name == AWSCRT)
+            || (self.with_mountpoint && name == MOUNTPOINT)
     }
 
     pub fn cells(&self) -> Vec<Cell> {
@@ -129,10 +164,26 @@ mod tests {
     fn heads_are_measured_once() {
         let plan = Plan::new(&mut Args::of(&["--sizes", "64KiB,1MiB", "--inflight", "1,8"])).unwrap();
         let heads = plan.cells().into_iter().filter(|cell| cell.op == "head").count();
-        assert_eq!((plan.cells().len(), heads), (2 * (2 * 2 * 2 + 1), 2));
+        assert_eq!((plan.cells().len(), heads), (3 * (2 * 2 * 2 + 1), 3));
         assert!(!plan.is_alone() && Plan::new(&mut Args::of(&["--peers", "raw-tokio,kvtier"])).unwrap().is_alone());
         assert!(!Plan::new(&mut Args::of(&["--peers", "kvtier,opendal"])).unwrap().is_alone());
         assert!(Plan::new(&mut Args::of(&["--ops", "post"])).is_err());
         assert!(Plan::new(&mut Args::of(&["--inflight", "0"])).is_err());
+    }
+    #[test]
+    fn who_speaks_http2_is_measured_with_it() {
+        let of = |scheme: &str| {
+            let cell = Plan::new(&mut Args::of(&["--schemes", scheme])).unwrap().cells().remove(0);
+            let names = ["raw-tokio", "raw-uring", "kvtier", "opendal", AWSCRT, MOUNTPOINT];
+            (cell.socket(), names.into_iter().filter(|name| cell.suits(name)).collect::<Vec<_>>())
+        };
+        assert_eq!(of("http").1.len(), 6);
+        assert_eq!(of("https"), ("https", vec!["raw-tokio", "kvtier", "opendal", AWSCRT, MOUNTPOINT]));
+        assert_eq!(of("h2c"), ("http", vec!["raw-tokio", "raw-uring", "kvtier"]));
+        assert_eq!(of("h2"), ("https", vec!["raw-tokio", "kvtier", "opendal"]));
+        let plan = |flags: &[&str]| Plan::new(&mut Args::of(flags)).unwrap();
+        assert!(plan(&["--with-awscrt"]).with_awscrt && !plan(&[]).with_awscrt);
+        assert!(plan(&["--peers", "kvtier,awscrt"]).with_awscrt && plan(&["--peers", "kvtier,awscrt"]).is_alone());
+        assert!(!plan(&["--peers", "kvtier", "--with-mountpoint"]).is_alone());
     }
 }

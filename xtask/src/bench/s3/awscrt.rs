@@ -1,0 +1,28 @@
+//! AWS's C client in Python, in an environment of its own below `target/rivals`.
+
+use std::fs;
+
+use anyhow::Result;
+
+use super::plan::{AWSCRT, Plan};
+use crate::venv::{self, Venv};
+
+/// The version that LMCache 0.5.6 installs today.
+const ENVIRONMENT: Venv = Venv { name: "awscrt", packages: &["awscrt==0.38.1"], alone: true };
+/// Does what the Rust clients' program does, with the same arguments.
+const DRIVER: &str = include_str!("driver.py");
+
+/// How to start it; nothing when it is not asked for or cannot be had.
+pub fn install(plan: &Plan, absent: &mut Vec<String>) -> Option<[String; 2]> {
+    if !plan.with_awscrt {
+        absent.push(format!("{AWSCRT} (ask for it with --with-awscrt)"));
+        return None;
+    }
+    let made = || -> Result<_> {
+        let home = venv::make(&ENVIRONMENT)?;
+        let driver = home.join("driver.py");
+        fs::write(&driver, DRIVER)?;
+        Ok([venv::python(&home), driver].map(|path| path.to_string_lossy().into_owned()))
+    };
+    made().inspect_err(|e| absent.push(format!("{AWSCRT} (it does not install: {e:#})"))).ok()
+}
