@@ -44,39 +44,110 @@ fn trace(dir: &Path, requests: u64) -> (String, Vec<Vec<u64>>) {
     (path.to_str().unwrap().to_owned(), all)
 }
 
-/// LRU from first principles.
-struct Lru(VecDeque<u64>, usize);
+/// LRU from first principles; what a request holds stays until it is over.
+struct Lru {
+    order: VecDeque<u64>,
+    held: Vec<u64>,
+    cap: usize,
+}
 
 impl Lru {
     fn has(&self, id: &u64) -> bool {
-        self.0.contains(id)
+        self.order.contains(id)
     }
 
-    fn put(&mut self, id: u64) {
-        self.0.retain(|cached| *cached != id);
-        self.0.push_back(id);
-        while self.0.len() > self.1 {
-            self.0.pop_front();
+    fn save(&mut self, id: u64) {
+        if self.has(&id) {
+            return;
         }
+        while self.order.len() >= self.cap {
+            let Some(at) = self.order.iter().position(|id| !self.held.contains(id)) else { return };
+            self.order.remove(at);
+        }
+        self.order.push_back(id);
+    }
+
+    /// The first becomes the most recent.
+    fn touch(&mut self, chain: &[u64]) {
+        for id in chain.iter().rev() {
+            if let Some(at) = self.order.iter().position(|cached| cached == id) {
+                self.order.remove(at);
+                self.order.push_back(*id);
+            }
+        }
+    }
+
+    fn save_all(&mut self, chain: &[u64]) {
+        chain.iter().for_each(|id| self.save(*id));
+        self.touch(chain);
+    }
+
+    fn release(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        self.touch(&held);
     }
 }
 
-/// Memory over files, of so many blocks each: a request's cached prefix becomes the most recent with its head last, what it saves after
-/// that in order. A block in memory is not asked of the files; one found in the files is taken into memory; a new one goes to both.
+/// Memory over files, of so many blocks each. A block in memory is not asked of the files; one found in the files is taken into memory; a
+/// new one goes to both. Of what was loaded or saved at once, and of what a request held, the head becomes the most recent.
 fn simulate(requests: &[Vec<u64>], caps: [usize; 2]) -> (usize, usize) {
-    let [mut memory, mut files] = caps.map(|cap| Lru(VecDeque::new(), cap));
+    const AT_ONCE: usize = 16;
+    let [mut memory, mut files] = caps.map(|cap| Lru { order: VecDeque::new(), held: Vec::new(), cap });
     let (mut hits, mut blocks) = (0, 0);
     for ids in requests {
         let prefix = ids.iter().take_while(|id| memory.has(id) || files.has(id)).count();
         (hits, blocks) = (hits + prefix, blocks + ids.len());
-        for (n, id) in ids[..prefix].iter().rev().chain(&ids[prefix..]).enumerate() {
-            if n >= prefix || !memory.has(id) {
-                files.put(*id);
-            }
-            memory.put(*id);
+        (memory.held, files.held) = ids[..prefix].iter().partition(|id| memory.has(id));
+        for loaded in ids[..prefix].chunks(AT_ONCE) {
+            let below: Vec<u64> = loaded.iter().copied().filter(|id| !memory.has(id)).collect();
+            memory.touch(loaded);
+            files.touch(&below);
+            memory.save_all(&below);
         }
+        for saved in ids[prefix..].chunks(AT_ONCE) {
+            memory.save_all(saved);
+            files.save_all(saved);
+        }
+        memory.release();
+        files.release();
     }
     (hits, blocks)
+}
+
+fn host_config(bytes: usize, policy: &str) -> String {
+    serde_json::json!({"tiers": [{"type": "host", "bytes": bytes, "policy": policy}]}).to_string()
+}
+
+/// One request at a time.
+fn replay(trace: &str, config: &Path) -> Value {
+    let how = ["--chunk-bytes", "4096", "--concurrency", "1", "--json"];
+    json(&[&["replay", trace, "--config", config.to_str().unwrap()], &how[..]].concat())
+}
+
+/// What the simulator says a policy hits, the tier does.
+#[test]
+fn the_simulator_and_the_host_tier_agree() {
+    let dir = tempfile::tempdir().unwrap();
+    for kind in ["chat", "agents"] {
+        let trace = dir.path().join(format!("{kind}.jsonl"));
+        let out = kvtier(&["gen-trace", kind, "--requests", "600"]).output().unwrap();
+        assert!(out.status.success());
+        fs::write(&trace, out.stdout).unwrap();
+        let trace = trace.to_str().unwrap();
+        for policy in ["default", "lru", "arc", "s3-fifo"] {
+            let sim = json(&["sim", trace, "--policy", policy, "--sizes", "2%,10%,30%", "--json"]);
+            for cell in sim["cells"].as_array().unwrap() {
+                let config = dir.path().join("host.json");
+                fs::write(&config, host_config(cell["blocks"].as_u64().unwrap() as usize * 4096, policy)).unwrap();
+                let ratio = replay(trace, &config)["prefix_hit_ratio"].as_f64().unwrap();
+                let expected = cell["prefix_hit_ratio"].as_f64().unwrap();
+                assert!(
+                    (ratio - expected).abs() < 0.01,
+                    "{kind}, {policy}: {ratio}, the simulator says {expected}: {cell}"
+                );
+            }
+        }
+    }
 }
 
 #[test]
@@ -85,19 +156,8 @@ fn one_at_a_time_the_hit_ratio_is_that_of_an_independent_simulation() {
     let (trace, requests) = trace(dir.path(), 400);
     for cap in [16, 64, 200] {
         let config = dir.path().join("host.json");
-        fs::write(&config, format!("{{\"tiers\":[{{\"type\":\"host\",\"bytes\":{}}}]}}", cap * 4096)).unwrap();
-        let args = [
-            "replay",
-            &trace,
-            "--config",
-            config.to_str().unwrap(),
-            "--chunk-bytes",
-            "4096",
-            "--concurrency",
-            "1",
-            "--json",
-        ];
-        let out = json(&args);
+        fs::write(&config, host_config(cap * 4096, "lru")).unwrap();
+        let out = replay(&trace, &config);
         let (hits, blocks) = simulate(&requests, [cap, 0]);
         assert!(hits > 0);
         assert_eq!(
@@ -117,10 +177,14 @@ fn one_at_a_time_memory_over_files_hits_as_an_independent_simulation_does() {
     for (memory, files) in [(20, 60), (40, 200), (100, 500)] {
         let path = dir.path().join(format!("{files}"));
         // A block of 4096 bytes is a file of 8192: its footer has a page of its own.
-        let (memory_bytes, file_bytes) = ((memory * 4096).to_string(), (files * 8192).to_string());
-        let args = ["replay", &trace, "--chunk-bytes", "4096", "--concurrency", "1", "--json", "--peers", "0"];
-        let more = ["--host-bytes", &memory_bytes, "--file-bytes", &file_bytes, "--path", path.to_str().unwrap()];
-        let out = json(&[&args[..], &more].concat());
+        let (memory_bytes, file_bytes) = (memory * 4096, files * 8192);
+        let config = dir.path().join("both.json");
+        let tiers = serde_json::json!({"tiers": [
+            {"type": "host", "bytes": memory_bytes, "policy": "lru"},
+            {"type": "file", "path": path, "bytes": file_bytes, "policy": "lru"},
+        ]});
+        fs::write(&config, tiers.to_string()).unwrap();
+        let out = replay(&trace, &config);
         let (hits, blocks) = simulate(&requests, [memory, files]);
         let (ratio, expected) = (out["prefix_hit_ratio"].as_f64().unwrap(), hits as f64 / blocks as f64);
         assert!((ratio - expected).abs() < 0.01, "{memory} over {files}: {ratio}, the simulation says {expected}");

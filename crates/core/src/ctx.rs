@@ -14,12 +14,21 @@ pub struct Ctx {
     pub hint: Hint,
     /// Where the batch lies in its prefix chain: key `i` of the batch has depth `depth + i` and key `i - 1` as parent.
     pub chain: Option<Chain>,
+    /// For a save: its chunks (keys, values and sidecars of the same tokens, say) are there together or not at all. Kept by tiers that know
+    /// sets, as long as they are open; each answer is still of one chunk.
+    pub together: bool,
 }
 
 impl Ctx {
     /// A demand op that must answer within `timeout`.
     pub fn within(timeout: Duration) -> Self {
-        Ctx { deadline: Instant::now() + timeout, class: Class::Demand, hint: Hint::default(), chain: None }
+        Ctx {
+            deadline: Instant::now() + timeout,
+            class: Class::Demand,
+            hint: Hint::default(),
+            chain: None,
+            together: false,
+        }
     }
 
     /// The same with another class.
@@ -31,6 +40,12 @@ impl Ctx {
     /// The same with hints.
     pub fn with_hint(mut self, hint: Hint) -> Self {
         self.hint = hint;
+        self
+    }
+
+    /// The same for a save of chunks that are there together or not at all.
+    pub fn with_together(mut self) -> Self {
+        self.together = true;
         self
     }
 

@@ -93,6 +93,8 @@ pub enum MissReason {
     Length,
     /// Another program wrote it and nothing proves its bytes, which this tier was told to demand.
     Unverified,
+    /// It is here, but loading it would take longer than computing it.
+    Slow,
 }
 
 /// How a save ended.
@@ -117,6 +119,10 @@ pub enum ShedReason {
     Full,
     /// It is larger than the tier may hold at all.
     TooLarge,
+    /// What would have to go for it is likelier to be asked for.
+    NotWorth,
+    /// It is larger than all that its tenant may have.
+    Quota,
 }
 
 /// What a lookup says of one key.

@@ -73,13 +73,25 @@ impl<T> Ticket<T> {
         matches!(*lock(&self.0.state), State::Ready(_))
     }
 
-    /// Lets `look` see the answer when it comes, on the thread that gives it, or now if it is there. For one decorator only: a later look
-    /// takes the place of an earlier one that has not been called yet.
-    pub fn then_look(self, look: impl FnOnce(&T) + Send + 'static) -> Self {
+    /// Lets `look` see the answer when it comes, on the thread that gives it, or now if it is there. For decorators, each of which may look, the
+    /// inner ones first.
+    pub fn then_look(self, look: impl FnOnce(&T) + Send + 'static) -> Self
+    where
+        T: 'static,
+    {
         let state = lock(&self.0.state);
         match &*state {
             State::Ready(answer) => look(answer),
-            _ => *lock(&self.0.look) = Some(Box::new(look)),
+            _ => {
+                let mut looks = lock(&self.0.look);
+                *looks = Some(match looks.take() {
+                    None => Box::new(look),
+                    Some(before) => Box::new(move |answer: &T| {
+                        before(answer);
+                        look(answer);
+                    }),
+                });
+            }
         }
         drop(state);
         self

@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use kvtier_key::Key;
+use kvtier_mem::View;
 
 use crate::{
     Caps, Ctx, Done, Error, Hold, HoldId, Load, Loaded, LookedUp, Mode, Observe, Removed, Save, Saved, Ticket,
@@ -39,8 +40,28 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
     /// Resolves when the tier may take more work, or with `Timeout` at `ctx.deadline`, or `Closed`.
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>>;
 
+    /// The bytes of a chunk where they lie, whole and without a copy, for another tier to save; they stay while the view lives. `None` where it
+    /// is not here, and from media that are no memory.
+    fn peek(&self, key: &Key) -> Option<View> {
+        let _ = key;
+        None
+    }
+
+    /// Hands what it evicts to `spill` from now on, before the bytes go. `false` from tiers that cannot.
+    fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
+        let _ = spill;
+        false
+    }
+
     /// Takes no more work and resolves when all that was taken has ended and memory is back. Ops after it answer `Closed`.
     fn close(&self) -> Ticket<Result<(), Error>>;
+}
+
+/// Takes what a tier gives up.
+pub trait Spill: fmt::Debug + Send + Sync {
+    /// Evicted chunks with their bytes. Called without locks held, on the thread that made room: be quick, and keep no more than there is
+    /// memory for.
+    fn take(&self, victims: Vec<(Key, View)>);
 }
 
 const _: Option<&dyn Tier> = None;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
+use kvtier_index::{Compat, Quotas};
 
 use crate::layout::{Layout, Verify};
 
@@ -64,6 +65,10 @@ pub struct DiskConfig {
     pub bounce_bytes: usize,
     /// Which chunks go first.
     pub policy: PolicyKind,
+    /// How much each tenant (cache salt) may have; needs [`PolicyKind::IsolatedLru`]. Each process keeps to it by itself.
+    pub quotas: Quotas,
+    /// Eviction to the letter as LMCache does it, on top. Each process does it by itself.
+    pub compat: Option<Compat>,
     /// What a save that was answered is worth after a crash of the machine.
     pub durability: Durability,
     /// When the file system has less free than this many bytes, chunks go although the cap would let them stay. `None`: one hundredth of
@@ -96,7 +101,9 @@ impl DiskConfig {
             ops_max: 256,
             inflight_bytes_max: 1 << 30,
             bounce_bytes: 64 << 20,
-            policy: PolicyKind::Lru,
+            policy: PolicyKind::Default,
+            quotas: Quotas::new(),
+            compat: None,
             durability: Durability::None,
             free_min_bytes: None,
             deletes_per_second_max: 1000,
@@ -120,6 +127,12 @@ impl DiskConfig {
         }
         if self.ops_max == 0 || self.threads == 0 || self.inflight_bytes_max == 0 {
             return bad("ops_max, threads and inflight_bytes_max must be at least 1".into());
+        }
+        if let Some(Err(e)) = self.compat.map(|compat| compat.check()) {
+            return Err(Error::new(ErrorKind::Invalid, "these shares cannot be").with_source(e));
+        }
+        if let Err(e) = self.quotas.check(self.policy) {
+            return Err(Error::new(ErrorKind::Invalid, "these quotas cannot be").with_source(e));
         }
         if self.sweep_every.is_zero() {
             return bad("sweep_every must be more than 0; the files are counted that often".into());

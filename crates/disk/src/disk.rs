@@ -6,7 +6,7 @@ use kvtier_core::{
     Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage,
     Ticket, Tier, Timekeeper, Usage,
 };
-use kvtier_index::{Chunk, Index, IndexConfig, Inserted};
+use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
 
 use crate::geometry::{Geometry, agree_on_namespace};
@@ -22,6 +22,7 @@ use crate::pool::{Lane, Pool};
 use crate::shared::{Books, Shared};
 use crate::syncer::Syncer;
 use crate::tenants::Tenants;
+use crate::together::Together;
 use crate::{DiskConfig, load, lookup, save};
 
 /// A tier in a directory, over a [`Mover`].
@@ -48,7 +49,8 @@ impl<M: Mover> Disk<M> {
                 .map_err(|e| Error::new(ErrorKind::Full, "no memory for the tier's own buffers").with_source(e))
         };
         let index_config = IndexConfig::new(config.capacity_bytes).with_high_mark(1.0);
-        let index = Index::new(index_config, config.policy.build());
+        let policy = if config.compat.is_some() { config.policy.build_compat() } else { config.policy.build() };
+        let index = Index::new(index_config, policy);
         let mut index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
         let (books, reader) = open_books(home, &config, &mut index)?;
         let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
@@ -59,7 +61,10 @@ impl<M: Mover> Disk<M> {
         // Twice: an op past its deadline may still hold its pair while another takes its place at the gate.
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;
+        let (quotas, compat) = (config.quotas.clone(), config.compat);
         let shared = Arc::new(Shared::new(caps, &config, mover, books, (index, gate, tails, bounce)));
+        shared.limit(&quotas);
+        shared.index().set_compat(compat);
         let listed = list_known(&shared)?;
         shared.fit_under_the_cap();
         let pool = Pool::start(&config.name, config.threads).map_err(failed("cannot start a thread"))?;
@@ -227,6 +232,13 @@ fn free_min(path: &std::path::Path) -> std::io::Result<u64> {
 }
 
 impl<M: Mover> Shared<M> {
+    /// Limits what tenants may have.
+    fn limit(&self, quotas: &Quotas) {
+        let mut index = self.index();
+        index.set_quota_of_others(quotas.others);
+        quotas.of.iter().for_each(|(name, bytes)| index.set_quota(self.tenants.id(name), Some(*bytes)));
+    }
+
     /// Deletes what is over the cap, as far as it can be deleted.
     pub fn fit_under_the_cap(&self) {
         if !self.may_evict() {
@@ -277,7 +289,7 @@ impl<M: Mover> Tier for Disk<M> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.hands.clock.at(ctx.deadline, &batch.expiry());
         // Together and before the answers, which come in any order: the head of a chain is to stay longer than its tail.
-        self.shared.touch(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
+        self.shared.used(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>(), &ctx.hint);
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op, self.shared.bounce_bytes).or_else(|| self.refusal(&op.key, "load"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, None));
@@ -292,13 +304,15 @@ impl<M: Mover> Tier for Disk<M> {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.hands.clock.at(ctx.deadline, &batch.expiry());
-        for (op, slot) in ops.into_iter().zip(slots) {
+        let (announced, together) = (self.shared.announce(ctx.chain, &ops), Together::new(&self.shared, ctx, &ops));
+        for ((op, slot), announced) in ops.into_iter().zip(slots).zip(announced) {
             let refusal = save::refusal(&op.key, &op.from, self.shared.bounce_bytes);
             let refusal = refusal.or_else(|| self.refusal(&op.key, "save"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, Some(op.bytes())));
             if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
                 let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
-                self.hands.pool.push(Lane::Write, move || save::begin(&shared, &hands, op, slot));
+                let asked = save::Asked { op, slot, announced, together: Arc::clone(&together) };
+                self.hands.pool.push(Lane::Write, move || save::begin(&shared, &hands, asked));
             }
         }
         ticket
@@ -380,6 +394,7 @@ impl<M: Mover> Observe for Disk<M> {
         reasons.extend(self.shared.geometry.describe());
         let mut counters = self.shared.counters.all();
         let gate = self.shared.gate.stats();
+        counters.extend([("queue_us", self.hands.pool.waited_us())]);
         counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
         Status::new(!self.shared.gate.is_closed(), reasons, counters)
     }

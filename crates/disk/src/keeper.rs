@@ -139,6 +139,7 @@ impl<M: Mover> Chores<M> {
                 self.tell("take a snapshot", Chores::snapshot);
             }
         }
+        self.evict_as_lmcache_does();
         self.tell("watch the free space", Chores::watch_free_space);
         if self.looked.elapsed() >= LOOK_EVERY {
             self.looked = Instant::now();
@@ -187,6 +188,13 @@ impl<M: Mover> Chores<M> {
             });
         }
         Ok(())
+    }
+
+    fn evict_as_lmcache_does(&self) {
+        if self.shared.may_evict() {
+            let victims = self.shared.index().compat_victims(self.shared.now_ms());
+            self.shared.evict(victims);
+        }
     }
 
     /// A medium that others fill gets some of our room before it is full: the oldest chunks, so many a second.

@@ -35,10 +35,12 @@ mod save;
 mod shared;
 mod syncer;
 mod tenants;
+mod together;
 
 pub use config::{DiskConfig, Durability};
 pub use disk::Disk;
 pub use home::kind_of;
 pub use kvtier_evict::PolicyKind;
+pub use kvtier_index::{Compat, Quotas};
 pub use layout::{Layout, Verify};
 pub use mover::{Finish, Moved, Mover, Part, Refused, Transfer, Watch};

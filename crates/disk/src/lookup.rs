@@ -29,6 +29,9 @@ pub fn lookup<M: Mover>(
             None => {}
         }
     }
+    if keys.len() > 1 {
+        shared.index().learn_order(keys);
+    }
     let hold = match hold {
         Hold::For(ttl) if !hits.is_empty() => {
             let until = shared.now_ms().saturating_add(ttl.as_millis() as u64);

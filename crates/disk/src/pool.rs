@@ -1,8 +1,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -28,6 +30,8 @@ pub struct Pool {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
+    /// How long jobs have waited for a thread, all together.
+    waited_us: AtomicU64,
     /// Where the thread waits that only reads.
     reads: Condvar,
     /// Where the others wait.
@@ -36,8 +40,8 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    reads: VecDeque<Job>,
-    writes: VecDeque<Job>,
+    reads: VecDeque<(Instant, Job)>,
+    writes: VecDeque<(Instant, Job)>,
     /// Reads that went since the last write did.
     reads_in_a_row: u32,
     /// The thread that only reads sleeps, and nobody called it yet.
@@ -66,13 +70,18 @@ impl Pool {
             return drop(job);
         }
         match lane {
-            Lane::Read => queue.reads.push_back(Box::new(job)),
-            Lane::Write => queue.writes.push_back(Box::new(job)),
+            Lane::Read => queue.reads.push_back((Instant::now(), Box::new(job))),
+            Lane::Write => queue.writes.push_back((Instant::now(), Box::new(job))),
         }
         let reader = lane == Lane::Read && std::mem::take(&mut queue.reader_idle);
         drop(queue);
         let bell = if reader { &self.shared.reads } else { &self.shared.work };
         bell.notify_one();
+    }
+
+    /// How many microseconds jobs have waited for a thread, all together.
+    pub fn waited_us(&self) -> u64 {
+        self.shared.waited_us.load(Ordering::Relaxed)
     }
 
     /// Runs what is queued, then ends the threads.
@@ -88,7 +97,7 @@ impl Pool {
 }
 
 impl Queue {
-    fn pop(&mut self, writes: bool) -> Option<Job> {
+    fn pop(&mut self, writes: bool) -> Option<(Instant, Job)> {
         if !writes {
             return self.reads.pop_front();
         }
@@ -111,8 +120,9 @@ impl Shared {
         let mut queue = self.lock();
         loop {
             match queue.pop(writes) {
-                Some(job) => {
+                Some((since, job)) => {
                     drop(queue);
+                    self.waited_us.fetch_add(since.elapsed().as_micros() as u64, Ordering::Relaxed);
                     // A panic ends one op (its slot answers `Closed`), never the pool.
                     if catch_unwind(AssertUnwindSafe(job)).is_err() {
                         tracing::error!("a job of the directory tier panicked");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kvtier_core::{Event, ShedReason};
 use kvtier_index::journal::Record;
-use kvtier_index::{Chunk, Entry, Refusal, Reservation, Reserve};
+use kvtier_index::{Chunk, Entry, Refusal, Reservation, Reserve, Want};
 use kvtier_key::Digest;
 
 use crate::counters::add;
@@ -31,6 +31,7 @@ const ENTERED_AT_ONCE: usize = 4096;
 pub struct Room<M: Mover> {
     shared: Arc<Shared<M>>,
     bytes: u64,
+    want: Want,
     /// Until when it waits for others to free some.
     patience: Instant,
     tries: Tries,
@@ -61,10 +62,20 @@ pub enum Claim {
 }
 
 impl<M: Mover> Room<M> {
-    /// Room that is not claimed yet.
-    pub fn new(shared: &Arc<Shared<M>>, bytes: u64, deadline: Instant) -> Self {
+    /// Room for a file; not claimed yet.
+    pub fn new(shared: &Arc<Shared<M>>, want: Want, deadline: Instant) -> Self {
         let (patience, tries) = (deadline.min(Instant::now() + ROOM_WAIT_MAX), Tries::default());
-        Room { shared: Arc::clone(shared), bytes, patience, tries, reservation: None, counted: false, spare: None }
+        let bytes = want.bytes;
+        Room {
+            shared: Arc::clone(shared),
+            bytes,
+            want,
+            patience,
+            tries,
+            reservation: None,
+            counted: false,
+            spare: None,
+        }
     }
 
     /// Claims the room, evicting what the index chooses. Never waits.
@@ -78,7 +89,7 @@ impl<M: Mover> Room<M> {
                 // Nobody knows yet what evicting would free, or it is not allowed.
                 return if Instant::now() < self.patience { Ok(Claim::Later) } else { Err(ShedReason::Full) };
             }
-            let asked = shared.index().reserve(shared.now_ms(), self.bytes);
+            let asked = shared.index().reserve_for(shared.now_ms(), &self.want);
             match asked {
                 Reserve::Granted(reservation) => {
                     self.reservation = Some(reservation);
@@ -102,6 +113,8 @@ impl<M: Mover> Room<M> {
                     }
                 }
                 Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
+                Reserve::Full(Refusal::NotWorth) => return Err(ShedReason::NotWorth),
+                Reserve::Full(Refusal::Quota { .. }) => return Err(ShedReason::Quota),
                 Reserve::Full(_) => return Err(ShedReason::Full),
                 _ if Instant::now() >= self.patience => return Err(ShedReason::Full),
                 _ => return Ok(Claim::Later),

@@ -2,9 +2,9 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kvtier_core::{Error, ErrorKind, Event, Key, Save, Saved, ShedReason, Slot};
-use kvtier_index::Inserted;
+use kvtier_core::{Error, ErrorKind, Event, Hint, Key, Save, Saved, ShedReason, Slot};
 use kvtier_index::journal::Record;
+use kvtier_index::{Inserted, Want};
 use kvtier_key::{BlockSums, Facts};
 use kvtier_mem::View;
 
@@ -20,10 +20,14 @@ use crate::name::PAGE;
 use crate::pool::Lane;
 use crate::room::{Claim, Room};
 use crate::shared::Shared;
+use crate::together::{Announced, Together};
 
 /// A save under way: the duty to answer, the room claimed, the unfinished file. Whatever ends it gives all three back.
 pub struct Saving<M: Mover> {
     shared: Arc<Shared<M>>,
+    announced: Announced<M>,
+    /// Dropped before the answer is given.
+    _together: Arc<Together<M>>,
     op: Option<(Save, Slot<Save, Saved>)>,
     room: Option<Room<M>>,
     draft: Option<Draft>,
@@ -42,8 +46,18 @@ enum Stop {
     NoMemory,
 }
 
+/// A save that was let in.
+pub struct Asked<M: Mover> {
+    pub op: Save,
+    pub slot: Slot<Save, Saved>,
+    pub announced: Announced<M>,
+    /// The batch that it is part of.
+    pub together: Arc<Together<M>>,
+}
+
 /// A save, first half: claim room, make the file, start writing it.
-pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, op: Save, slot: Slot<Save, Saved>) {
+pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) {
+    let Asked { op, slot, announced, together } = asked;
     if let Some(over) = slot.is_over() {
         return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("save")));
     }
@@ -58,16 +72,23 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, op: Save, slot: S
         known = None;
     }
     if known == Some(len) {
-        shared.touch(&[*op.key.digest()]);
+        if together.are_many() {
+            shared.note_use(&[*op.key.digest()]);
+        } else {
+            shared.used(&[*op.key.digest()], &Hint::default());
+        }
+        drop(together);
         add(&shared.counters.present, 1);
         return slot.finish(op, Ok(Saved::Present));
     }
     if let Some(error) = shared.misfit(&op.key, Some(len)) {
         return slot.finish(op, Err(error.with_op("save").with_tier(shared.caps.name.clone())));
     }
-    let room = Some(Room::new(shared, shared.home.file_len(len), slot.deadline()));
-    let op = Some((op, slot));
-    let saving = Saving { shared: Arc::clone(shared), op, room, draft: None, facts: None, len, retried: false };
+    let tenant = shared.tenants.id(op.key.namespace().tenant());
+    let want = Want::new(shared.home.file_len(len)).with_place(announced.place()).with_tenant(tenant);
+    let room = Some(Room::new(shared, want, slot.deadline()));
+    let (op, shared, _together) = (Some((op, slot)), Arc::clone(shared), together);
+    let saving = Saving { shared, announced, _together, op, room, draft: None, facts: None, len, retried: false };
     saving.claim(hands, None);
 }
 
@@ -302,8 +323,9 @@ impl<M: Mover> Saving<M> {
             }
         }
         let Some(reservation) = room.spend() else { return Ok(()) };
-        let chunk = shared.chunk(key, len);
+        let chunk = shared.chunk(key, len).with_place(self.announced.place());
         let inserted = shared.index().commit(reservation, chunk);
+        self.announced.is_there();
         // What nobody counts must not lie there: a chunk the index cannot take, or one of this key with another length.
         let superfluous = match inserted {
             Inserted::Refused(_) => Some(len),

@@ -237,13 +237,6 @@ impl<M: Mover> Shared<M> {
         true
     }
 
-    /// Notes that a request used these chunks, in the order of its chain.
-    pub fn touch(&self, chain: &[Digest]) {
-        self.index().touch_batch(chain);
-        // The last to be touched is the most recent: the head.
-        self.journal.note(chain.iter().rev().map(|digest| Record::Touch(*digest)));
-    }
-
     /// The index has it, but the medium does not or not in one piece. Its [name](Self::name) is held.
     pub fn forget(&self, digest: &Digest, corrupt: bool) {
         let mut index = self.index();

@@ -359,6 +359,10 @@ impl Policy for KvPolicy {
         self.victim().filter(|victim| Some(*victim) != parent)
     }
 
+    fn takes_orphans(&self) -> bool {
+        false
+    }
+
     fn len(&self) -> usize {
         self.nodes.len()
     }

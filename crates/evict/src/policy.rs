@@ -177,6 +177,11 @@ pub trait Policy: Debug + Send {
         self.victim()
     }
 
+    /// Whether a chunk may displace others although the chunk before it in its chain is missing, so that nothing can use it.
+    fn takes_orphans(&self) -> bool {
+        true
+    }
+
     /// The slot of this owner that should go next; `None` from policies that do not divide by owner.
     fn victim_of(&mut self, group: u32) -> Option<u32> {
         let _ = group;

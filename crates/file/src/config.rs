@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::Namespace;
-use kvtier_disk::{DiskConfig, Durability, Layout, PolicyKind, Verify};
+use kvtier_disk::{Compat, DiskConfig, Durability, Layout, PolicyKind, Quotas, Verify};
 use kvtier_uring::EngineKind;
 
 /// How to open a file tier.
@@ -99,9 +99,21 @@ impl FileConfig {
         self
     }
 
-    /// Chooses which chunks go first; the default is the least recently used.
+    /// Chooses which chunks go first; the default is [`PolicyKind::Default`].
     pub fn with_policy(mut self, policy: PolicyKind) -> Self {
         self.disk.policy = policy;
+        self
+    }
+
+    /// Limits how much each tenant (cache salt) may have; needs [`PolicyKind::IsolatedLru`].
+    pub fn with_quotas(mut self, quotas: Quotas) -> Self {
+        self.disk.quotas = quotas;
+        self
+    }
+
+    /// Evicts to the letter as LMCache does, on top.
+    pub fn with_compat(mut self, compat: Compat) -> Self {
+        self.disk.compat = Some(compat);
         self
     }
 

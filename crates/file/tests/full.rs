@@ -45,7 +45,10 @@ impl Drop for Mount {
 }
 
 fn open(path: &Path) -> (Arc<FileTier>, Fixture) {
-    let tier = Arc::new(FileTier::open(FileConfig::new(path, 1 << 30).with_free_min(0)).unwrap());
+    let tier = Arc::new(
+        FileTier::open(FileConfig::new(path, 1 << 30).with_policy(kvtier_disk::PolicyKind::Lru).with_free_min(0))
+            .unwrap(),
+    );
     let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     (tier, f)
@@ -64,7 +67,8 @@ fn a_share_of_the_file_system_is_a_cap() {
 #[test]
 fn chunks_go_before_the_medium_is_full() {
     let Some(mount) = Mount::new() else { return };
-    let config = FileConfig::new(mount.path(), 1 << 30).with_free_min(1 << 20);
+    let config =
+        FileConfig::new(mount.path(), 1 << 30).with_policy(kvtier_disk::PolicyKind::Lru).with_free_min(1 << 20);
     let tier = Arc::new(FileTier::open(config).unwrap());
     let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
@@ -146,7 +150,10 @@ fn what_failed_a_check_goes_before_chunks_do() {
 #[test]
 fn chunks_that_go_for_free_space_go_so_many_a_second() {
     let Some(mount) = Mount::new() else { return };
-    let config = FileConfig::new(mount.path(), 1 << 30).with_free_min(1 << 20).with_deletes_per_second_max(2);
+    let config = FileConfig::new(mount.path(), 1 << 30)
+        .with_policy(kvtier_disk::PolicyKind::Lru)
+        .with_free_min(1 << 20)
+        .with_deletes_per_second_max(2);
     let tier = Arc::new(FileTier::open(config).unwrap());
     let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;

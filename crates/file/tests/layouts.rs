@@ -319,7 +319,9 @@ fn usage_and_cap_return_after_a_restart() {
     it.hits(&key(0), &bytes(0, 50_000));
     drop(it);
     let config = |chunks: u64| {
-        let mut config = FileConfig::new(dir.path(), chunks * 50_000).with_layout(Layout::LmcacheMp);
+        let mut config = FileConfig::new(dir.path(), chunks * 50_000)
+            .with_policy(kvtier_disk::PolicyKind::Lru)
+            .with_layout(Layout::LmcacheMp);
         config = config.with_flush_every(Duration::from_millis(20)).with_sweep_every(Duration::from_millis(20));
         config.with_namespace(ns())
     };
@@ -367,7 +369,10 @@ fn a_file_that_cannot_be_read_is_counted_and_stops_neither_sweep_nor_eviction() 
         (0..3).for_each(put);
         fs::set_permissions(dir.path().join(name(1)), std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
         as_nobody(dir.path());
-        let mut config = FileConfig::new(dir.path(), 5 * 50_000).with_layout(Layout::LmcacheMp).with_namespace(ns());
+        let mut config = FileConfig::new(dir.path(), 5 * 50_000)
+            .with_policy(kvtier_disk::PolicyKind::Lru)
+            .with_layout(Layout::LmcacheMp)
+            .with_namespace(ns());
         config = config.with_sweep_every(Duration::from_millis(20));
         let it = Use::open(config);
         it.eventually("all are counted", || it.tier.usage().used_bytes == Some(150_000));
@@ -409,7 +414,13 @@ fn a_sweep_counts_what_the_neighbours_have_in_flight() {
 #[test]
 fn two_tiers_and_another_program_share_one_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let open = || Use::open(FileConfig::new(dir.path(), 20 * 50_000).with_layout(Layout::LmcacheMp));
+    let open = || {
+        Use::open(
+            FileConfig::new(dir.path(), 20 * 50_000)
+                .with_policy(kvtier_disk::PolicyKind::Lru)
+                .with_layout(Layout::LmcacheMp),
+        )
+    };
     let (a, b) = (open(), open());
     let key = |n| key(Layout::LmcacheMp, &name(n));
     let end = Instant::now() + Duration::from_secs(3);

@@ -172,7 +172,8 @@ fn damage_of_any_kind_is_a_miss_and_the_file_is_set_aside() {
 fn the_cap_holds_and_the_oldest_go_first() {
     let dir = tempfile::tempdir().unwrap();
     let arena = Arena::new(ArenaConfig::heap(16 << 20)).unwrap();
-    let tier = FileTier::open(FileConfig::new(dir.path(), 10 * 69_632)).unwrap();
+    let tier =
+        FileTier::open(FileConfig::new(dir.path(), 10 * 69_632).with_policy(kvtier_disk::PolicyKind::Lru)).unwrap();
     for n in 0..50 {
         assert_eq!(save(&tier, &arena, n, 65_536), Saved::Stored);
         assert!(tier.usage().used_bytes.unwrap() <= 10 * 69_632);

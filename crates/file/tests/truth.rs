@@ -4,6 +4,7 @@
 mod common;
 
 use kvtier_core::{Loaded, Observe, Saved, ShedReason, Tier};
+use kvtier_disk::PolicyKind;
 use kvtier_file::{Durability, FileTier};
 use kvtier_testkit::conformance::Fixture;
 use std::fs;
@@ -16,15 +17,18 @@ use common::*;
 
 #[test]
 fn the_order_of_use_survives_an_orderly_end() {
-    let dir = tempfile::tempdir().unwrap();
-    let f = open(dir.path(), 10);
-    f.store(&f.keys(0..10), LEN);
-    assert!(!absent(&f, 0) && !absent(&f, 3));
-    drop(f);
-    assert!(dir.path().join(".kvtier/snapshot").exists());
-    let f = Fixture::new(FileTier::open(config(dir.path(), 4).with_shrink(true)).unwrap());
-    let there: Vec<u64> = (0..10).filter(|n| !absent(&f, *n)).collect();
-    assert_eq!(there, [0, 3, 8, 9], "the least recently used went first");
+    for policy in [PolicyKind::Lru, PolicyKind::Default] {
+        let dir = tempfile::tempdir().unwrap();
+        let f = Fixture::new(FileTier::open(config(dir.path(), 10).with_policy(policy)).unwrap());
+        f.keys(0..10).iter().for_each(|key| assert_eq!(f.save(key, LEN), Saved::Stored));
+        assert!(!absent(&f, 0) && !absent(&f, 3));
+        drop(f);
+        assert!(dir.path().join(".kvtier/snapshot").exists());
+        let smaller = config(dir.path(), 4).with_shrink(true).with_policy(policy);
+        let f = Fixture::new(FileTier::open(smaller).unwrap());
+        let there: Vec<u64> = (0..10).filter(|n| !absent(&f, *n)).collect();
+        assert_eq!(there, [0, 3, 8, 9], "{policy}: the least recently used went first");
+    }
 }
 
 /// However busy its keeper is at that moment: with a flush every millisecond it is mostly in the middle of one.

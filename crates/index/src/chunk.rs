@@ -2,6 +2,8 @@ use std::num::NonZeroU64;
 
 use kvtier_key::Digest;
 
+use crate::ChainPlace;
+
 /// Chunks of this many bytes or more (256 TiB) have no place in an index.
 pub const TOO_LONG_BYTES: u64 = 1 << 48;
 
@@ -64,6 +66,12 @@ impl Chunk {
     /// Sets the chunk before this one in its prefix chain, and how many lie before this one.
     pub fn with_parent(self, parent: &Digest, depth: u32) -> Self {
         self.with_parent_tag(Tag::of(parent), depth)
+    }
+
+    /// Sets its place in its prefix chain.
+    pub fn with_place(mut self, place: ChainPlace) -> Self {
+        (self.parent, self.depth) = (place.parent, place.depth);
+        self
     }
 
     /// [`with_parent`](Self::with_parent) where only the parent's tag is known.

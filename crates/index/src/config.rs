@@ -84,8 +84,8 @@ pub(crate) struct Marks {
 /// A configuration that makes no index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidConfig {
-    what: &'static str,
-    fix: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) fix: &'static str,
 }
 
 impl fmt::Display for InvalidConfig {

@@ -99,7 +99,8 @@ impl Index {
     /// Keeps these chunks from eviction and remove until `until_ms`, or until released. Give them in the order of
     /// their chain. What [`get`](Index::get) would not find is passed over; a hold on nothing is fine.
     pub fn hold(&mut self, chain: &[Digest], until_ms: u64) -> Result<HoldId, HoldsFull> {
-        let slots: Box<[u32]> = chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect();
+        let slots = chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect();
+        let slots: Box<[u32]> = self.with_their_sets(slots).into();
         if !self.holds.has_room(slots.len()) || !self.count_up(&slots) {
             return Err(HoldsFull { holds: self.holds.len(), held: self.holds.held });
         }

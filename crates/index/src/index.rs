@@ -2,8 +2,12 @@ use hashbrown::HashTable;
 use kvtier_evict::{Hint, Policy};
 use kvtier_key::Digest;
 
+use crate::chains::Chains;
+use crate::compat::Looks;
 use crate::config::Marks;
 use crate::holds::Holds;
+use crate::quota::Limits;
+use crate::sets::Sets;
 use crate::slab::{Line, Slab, State};
 use crate::suspects::Suspects;
 use crate::usage::Books;
@@ -25,6 +29,10 @@ pub struct Index {
     pub(crate) books: Books,
     pub(crate) holds: Holds,
     suspects: Suspects,
+    pub(crate) chains: Chains,
+    pub(crate) quotas: Limits,
+    pub(crate) sets: Sets,
+    pub(crate) compat: Looks,
 }
 
 /// Why an entry goes.
@@ -102,6 +110,10 @@ impl Index {
             books: Books::default(),
             holds: Holds::new(config.holds_max, config.held_max),
             suspects: Suspects::new(config.suspects_max),
+            chains: Chains::default(),
+            quotas: Limits::default(),
+            sets: Sets::default(),
+            compat: Looks::default(),
         })
     }
 
@@ -147,14 +159,16 @@ impl Index {
     pub fn commit(&mut self, reservation: Reservation, chunk: Chunk) -> Inserted {
         self.cancel(reservation);
         self.suspects.remove(&chunk.digest);
+        self.settle(Tag::of(&chunk.digest));
         self.insert(chunk)
     }
 
-    /// The entry of `digest`; `None` (a miss) also when it is suspect or a victim on its way out.
+    /// The entry of `digest`; `None` (a miss) also when it is suspect, a victim on its way out, or of a [set](Self::declare_set) that is not
+    /// whole.
     pub fn get(&self, digest: &Digest) -> Option<Entry> {
         let slot = self.find(digest)?;
         let line = &self.slab[slot];
-        (line.state == State::Present && !self.is_suspect(digest)).then(|| line.entry(slot))
+        (line.state == State::Present && !self.is_suspect(digest) && !self.sets.hides(digest)).then(|| line.entry(slot))
     }
 
     /// Whether there is an entry of `digest`, be it suspect or on its way out.
@@ -282,7 +296,9 @@ impl Index {
         let line = &mut self.slab[slot];
         line.state = State::Leaving;
         self.books.leaving += line.bytes();
+        self.quotas.leave(line.chunk().tenant, line.bytes());
         self.policy.leave(slot);
+        self.sets.left(&line.digest);
         line.entry(slot)
     }
 
@@ -291,7 +307,9 @@ impl Index {
         let line = &mut self.slab[slot];
         line.state = State::Present;
         self.books.leaving -= line.bytes();
+        self.quotas.left(line.chunk().tenant, line.bytes());
         self.policy.unpin(slot);
+        self.sets.entered(&line.digest);
     }
 
     /// Takes an entry out of everything, remembered by the policy if that gave it up; its slot is free once no hold
@@ -302,6 +320,11 @@ impl Index {
         self.books.sub(&entry.chunk);
         if state == State::Leaving {
             self.books.leaving -= entry.chunk.bytes;
+            self.quotas.left(entry.chunk.tenant, entry.chunk.bytes);
+        }
+        // Who is on its way out is out of its set already.
+        if state == State::Present {
+            self.sets.left(&entry.chunk.digest);
         }
         match end {
             Ending::Evicted => self.policy.evict(slot, hash(&entry.chunk.digest)),
@@ -321,6 +344,7 @@ impl Index {
         let slab = &self.slab;
         self.table.insert_unique(hash(&chunk.digest), slot, |slot| hash(&slab[*slot].digest));
         self.books.add(chunk);
+        self.sets.entered(&chunk.digest);
         self.tell_policy(slot);
         Inserted::New(slot)
     }
@@ -345,7 +369,7 @@ impl Index {
         self.policy.insert(entry.with_group(chunk.tenant.0).with_tag(hash(&chunk.digest)));
     }
 
-    fn find_tag(&self, tag: Tag) -> Option<u32> {
+    pub(crate) fn find_tag(&self, tag: Tag) -> Option<u32> {
         self.table.find(tag.as_u64(), |slot| Tag::of(&self.slab[*slot].digest) == tag).copied()
     }
 

@@ -44,22 +44,29 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod chains;
 mod chunk;
+mod compat;
 mod config;
 mod frame;
 mod holds;
 mod index;
 pub mod journal;
+mod quota;
 mod room;
+mod sets;
 mod slab;
 pub mod snapshot;
 mod suspects;
 mod usage;
 
+pub use chains::ChainPlace;
 pub use chunk::{Chunk, Entry, TOO_LONG_BYTES, Tag, TenantId};
+pub use compat::Compat;
 pub use config::{IndexConfig, InvalidConfig};
 pub use frame::End;
 pub use holds::{HoldId, HoldsFull};
 pub use index::{Cursor, Index, Inserted, Page, Removed};
+pub use quota::{Quotas, Want};
 pub use room::{Refusal, Reservation, Reserve, VICTIMS_MAX};
 pub use usage::{TenantUsage, Usage};

@@ -6,7 +6,7 @@ use kvtier_key::Digest;
 
 use crate::index::Ending;
 use crate::slab::State;
-use crate::{Entry, Index, TOO_LONG_BYTES};
+use crate::{ChainPlace, Entry, Index, TOO_LONG_BYTES, TenantId, Want};
 
 /// The most victims in one batch.
 pub const VICTIMS_MAX: usize = 1024;
@@ -16,6 +16,8 @@ pub const VICTIMS_MAX: usize = 1024;
 #[must_use = "room stays claimed until the reservation is committed or cancelled"]
 pub struct Reservation {
     bytes: u64,
+    /// Whose limit it counts towards.
+    tenant: Option<TenantId>,
 }
 
 impl Reservation {
@@ -57,6 +59,11 @@ pub enum Refusal {
     NoSlot,
     /// All that could go for it is worth at least as much.
     NotWorth,
+    /// It is larger than all that its tenant may have.
+    Quota {
+        /// The tenant's limit in bytes.
+        bytes_max: u64,
+    },
 }
 
 impl fmt::Display for Refusal {
@@ -72,6 +79,9 @@ impl fmt::Display for Refusal {
                 f.write_str("no room: all chunks are held or being written; release holds, or raise the capacity")
             }
             Refusal::NotWorth => f.write_str("not worth the room: what would go for it is likelier to be asked for"),
+            Refusal::Quota { bytes_max } => {
+                write!(f, "larger than the {bytes_max} bytes of its tenant: raise its quota")
+            }
             Refusal::NoSlot => f.write_str("no slot left in the index: remove chunks, or use larger ones"),
         }
     }
@@ -89,7 +99,7 @@ impl Index {
         }
         if self.books.used.saturating_add(self.books.reserved).saturating_add(bytes) <= self.marks.capacity {
             self.books.reserved += bytes;
-            return Reserve::Granted(Reservation { bytes });
+            return Reserve::Granted(Reservation { bytes, tenant: None });
         }
         match self.victims(now_ms, bytes) {
             victims if !victims.is_empty() => Reserve::Evict(victims),
@@ -98,26 +108,52 @@ impl Index {
         }
     }
 
-    /// [`reserve`](Self::reserve) for the chunk after `parent` in its chain, where that is known and present. When something has to go for
-    /// it, the policy may find it worth no more than what would go: then it is refused, and so would be the rest of its chain.
-    pub fn reserve_after(&mut self, now_ms: u64, bytes: u64, parent: Option<&Digest>) -> Reserve {
-        let parent = parent.and_then(|digest| self.find(digest));
+    /// [`reserve`](Self::reserve) for a chunk of which more is known. When something has to go for it, the policy may find it worth no more
+    /// than what would go, or nothing at all where the caller says that one comes before it which is missing: then it is refused, and so is the rest of its chain. Above its
+    /// tenant's limit what goes is the tenant's own.
+    pub fn reserve_for(&mut self, now_ms: u64, want: &Want) -> Reserve {
+        let bytes = want.bytes;
+        if self.quotas.are_set() {
+            self.expire_holds(now_ms);
+            if let Some(not_yet) = self.above_quota(want) {
+                return not_yet;
+            }
+        }
         let fits = self.books.used.saturating_add(self.books.reserved).saturating_add(bytes) <= self.marks.capacity;
-        if !fits && self.policy.victim().is_some() && self.policy.victim_for(parent).is_none() {
+        if !fits && !self.is_worth(want.place) {
             return Reserve::Full(Refusal::NotWorth);
         }
-        self.reserve(now_ms, bytes)
+        match self.reserve(now_ms, bytes) {
+            Reserve::Granted(mut room) if self.quotas.are_set() => {
+                room.tenant = Some(want.tenant);
+                self.quotas.reserve(want.tenant, bytes);
+                Reserve::Granted(room)
+            }
+            other => other,
+        }
+    }
+
+    /// Whether a chunk at this place is worth what would go for it. Where nothing can go, that is no matter of worth.
+    fn is_worth(&mut self, place: ChainPlace) -> bool {
+        match self.ancestor(place) {
+            // Who only inferred that something is missing may be wrong.
+            Err(_) => !place.told || self.policy.takes_orphans(),
+            Ok(ancestor) => self.policy.victim_for(ancestor).is_some() || self.policy.victim().is_none(),
+        }
     }
 
     /// Claims room whatever the marks say: for those who do not evict, and keep to a limit of their own.
     pub fn reserve_anyway(&mut self, bytes: u64) -> Reservation {
         self.books.reserved += bytes;
-        Reservation { bytes }
+        Reservation { bytes, tenant: None }
     }
 
     /// Gives claimed room back: the write failed or was given up.
     pub fn cancel(&mut self, reservation: Reservation) {
         self.books.reserved -= reservation.bytes;
+        if let Some(tenant) = reservation.tenant {
+            self.quotas.unreserve(tenant, reservation.bytes);
+        }
     }
 
     /// What has to go so that what is there, what is claimed and `need_bytes` more stay below the high mark: at most
@@ -137,8 +173,10 @@ impl Index {
         self.policy.at(now_ms);
         let (mut victims, mut freed) = (Vec::new(), 0);
         while freed < wanted && victims.len() < VICTIMS_MAX {
-            let Some(slot) = self.policy.victim() else { break };
-            let victim = self.start_leaving(slot);
+            let Some(victim) = self.leftover().or_else(|| self.policy.victim().map(|slot| self.start_leaving(slot)))
+            else {
+                break;
+            };
             freed += victim.chunk.bytes;
             victims.push(victim);
         }

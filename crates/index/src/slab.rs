@@ -81,6 +81,13 @@ impl Line {
         }
     }
 
+    /// Learns which chunk is before it; what is known stays.
+    pub fn learn_parent(&mut self, parent: Tag, depth: u32) {
+        if self.parent.is_none() {
+            (self.parent, self.depth) = (Some(parent), depth);
+        }
+    }
+
     pub fn chunk(&self) -> Chunk {
         Chunk {
             digest: self.digest,

@@ -47,9 +47,10 @@ pub use kvtier_core::{Key, Observe, Tier, TierExt};
 pub use kvtier_evict as evict;
 #[cfg(feature = "file")]
 pub use kvtier_file as file;
+pub use kvtier_index::{Compat, Quotas};
 pub use kvtier_key as key;
 pub use kvtier_mem as mem;
 pub use kvtier_mem::{Arena, ArenaConfig, Lease, View};
 #[cfg(feature = "s3")]
 pub use kvtier_s3 as s3;
-pub use stack::Stack;
+pub use stack::{Admit, Rule, Stack, StackConfig, Write};

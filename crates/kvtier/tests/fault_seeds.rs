@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtier::prelude::*;
+use kvtier::{Admit, Rule, StackConfig, Write};
 use kvtier_testkit::conformance::Fixture;
 use kvtier_testkit::{Content, FaultTier, Faults, ModelConfig, ModelTier, Seed};
 
@@ -19,7 +20,10 @@ fn story(number: u64) -> u64 {
     let model = Arc::new(ModelTier::open(ModelConfig::default().with_capacity(1 << 20)).unwrap());
     let low = Arc::new(FaultTier::new(model, Faults::all(60, Duration::from_millis(2)), number).unwrap());
     let host = Arc::new(HostTier::open(HostConfig::new(3 * LEN as u64 + 8192)).unwrap());
-    let f = Fixture::new(Stack::new("story", vec![host as Arc<dyn Tier>, low.clone()]).unwrap());
+    let (top, below) = rules(number);
+    let config =
+        StackConfig::new("story").with_dirty_bytes_max(4 * LEN as u64).with_behind_max(Duration::from_millis(50));
+    let f = Fixture::new(Stack::open(config.with_rule(host, top).with_rule(low.clone(), below)).unwrap());
     for _ in 0..24 {
         let ctx = Ctx::within(Duration::from_millis(25));
         let start = Instant::now();
@@ -39,6 +43,15 @@ fn story(number: u64) -> u64 {
     drop(low);
     assert_eq!(arena.stats().free, arena.stats().capacity, "memory lost");
     met
+}
+
+/// Every way of saving and of admission has its stories.
+fn rules(number: u64) -> (Rule, Rule) {
+    let write = [Write::Through, Write::Back, Write::Spill][number as usize % 3];
+    let admit = [Admit::Policy, Admit::AfterHits(2), Admit::Never][number as usize / 3 % 3];
+    let below = Rule::new().with_write(write);
+    let own = number.is_multiple_of(2).then_some(Duration::from_millis(10));
+    (Rule::new().with_admit(admit), own.map_or(below, |own| below.with_deadline(own)))
 }
 
 fn step(f: &Fixture, ctx: &Ctx, seed: &mut Seed) {

@@ -4,14 +4,21 @@
 mod common;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use common::*;
+use kvtier::core::{Chain, Hint};
+use kvtier::evict::PolicyKind;
 use kvtier::prelude::*;
 
 /// A generator of numbers that is the same everywhere.
 fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *state >> 33
+}
+
+fn lru(bytes: u64) -> HostTier {
+    HostTier::open(HostConfig::new(bytes).with_policy(PolicyKind::Lru)).unwrap()
 }
 
 /// An LRU as it is said in one sentence: the least recent goes until the new one fits.
@@ -35,17 +42,17 @@ impl Naive {
 
 /// Load, and save what missed, for chunks of `len(n)` bytes; every answer as the naive one's.
 fn agrees(capacity: u64, len: impl Fn(u64) -> usize) {
-    let (tier, arena) = (host(capacity), arena());
+    let (tier, arena) = (lru(capacity), arena());
     let (mut naive, mut seed, mut hits) = (Naive(VecDeque::new(), capacity), 7, 0);
     for step in 0..4000 {
         // Two of three requests go to a few chunks.
         let n = if random(&mut seed).is_multiple_of(3) { random(&mut seed) % 200 } else { random(&mut seed) % 20 };
         let len = len(n);
         let expected = naive.request(n, (len as u64).next_multiple_of(4096));
-        let loaded = load(&*tier, &arena, n, len);
+        let loaded = load(&tier, &arena, n, len);
         assert_eq!(loaded, if expected { hit(len) } else { ABSENT }, "request {step} of chunk {n}");
         if !expected {
-            assert_eq!(save(&*tier, &arena, n, len), Saved::Stored);
+            assert_eq!(save(&tier, &arena, n, len), Saved::Stored);
         }
         hits += u64::from(expected);
     }
@@ -120,4 +127,55 @@ fn sizes_that_cannot_be_are_invalid() {
             ErrorKind::Invalid
         );
     }
+}
+
+/// Saves chunks `from..to` of a conversation as one batch; how many were kept.
+fn save_chain(tier: &HostTier, arena: &Arena, from: u64, to: u64) -> usize {
+    let parent = from.checked_sub(1).map(|n| *key(n).digest());
+    let ctx = ctx().with_chain(Chain { parent, depth: from as u32 });
+    let ops = (from..to).map(|n| Save { key: key(n), from: vec![view(arena, n, 4096)] }).collect();
+    let done = tier.save(&ctx, ops).wait();
+    done.iter().filter(|done| matches!(done.result, Ok(Saved::Stored))).count()
+}
+
+fn prefix(tier: &HostTier, n: u64) -> usize {
+    let keys = (0..n).map(key).collect();
+    tier.lookup(&ctx(), keys, Mode::Prefix, Hold::None).wait().unwrap().prefix_len()
+}
+
+#[test]
+fn a_chain_that_is_longer_than_the_tier_keeps_its_beginning() {
+    let (tier, arena) = (HostTier::open(HostConfig::new(10 * 4096)).unwrap(), arena());
+    assert_eq!(save_chain(&tier, &arena, 0, 8), 8);
+    let done = save_chain(&tier, &arena, 8, 16);
+    assert_eq!((done, prefix(&tier, 16)), (2, 10));
+    assert_eq!(save_chain(&tier, &arena, 16, 20), 0, "the one before is missing");
+    assert_eq!((prefix(&tier, 20), tier.status().counter("shed")), (10, 10));
+}
+
+#[test]
+fn a_lookup_tells_the_chain_to_saves_that_do_not() {
+    let (tier, arena) = (HostTier::open(HostConfig::new(4 * 4096)).unwrap(), arena());
+    assert_eq!(prefix(&tier, 9), 0);
+    let kept = (0..9).take_while(|n| save(&tier, &arena, *n, 4096) == Saved::Stored).count();
+    assert_eq!((kept, prefix(&tier, 9)), (4, 4));
+    // Of chunks that nobody asked for before, nothing is known but their age.
+    assert_eq!(save(&tier, &arena, 20, 4096), Saved::Stored);
+    assert_eq!(prefix(&tier, 9), 3, "the tail went, not the head");
+}
+
+#[test]
+fn hints_reach_the_policy() {
+    let (tier, arena) = (HostTier::open(HostConfig::new(3 * 4096)).unwrap(), arena());
+    let hinted = |n, hint: Hint| {
+        let op = Save { key: key(n), from: vec![view(&arena, n, 4096)] };
+        let done = tier.save(&ctx().with_hint(hint), vec![op]).wait().remove(0);
+        assert_eq!(done.result.unwrap(), Saved::Stored);
+    };
+    let mut keep = Hint::default();
+    keep.retention = Some(Duration::from_secs(3600));
+    hinted(0, keep);
+    (1..9).for_each(|n| hinted(n, Hint::default()));
+    assert_eq!(load(&tier, &arena, 0, 4096), hit(4096), "though it is the oldest");
+    assert_eq!(load(&tier, &arena, 6, 4096), ABSENT);
 }

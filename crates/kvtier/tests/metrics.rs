@@ -1,8 +1,10 @@
 //! The table of counters is what the tiers show, and what the documentation says.
 #![allow(clippy::unwrap_used)]
-#![cfg(feature = "file")]
+#![cfg(all(feature = "config", feature = "file"))]
 
 mod common;
+
+use std::io::{Read, Write};
 
 use common::host;
 use kvtier::file::{FileConfig, FileTier};
@@ -24,15 +26,69 @@ fn every_tier_shows_the_counters_of_the_table() {
 /// Run it with `KVTIER_WRITE_DOCS=1` to write the page anew.
 #[test]
 fn the_documentation_is_the_table() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/METRICS.md");
-    let page = format!(
-        "# Metrics\n\nEvery tier's `status()` shows these counters, in this order. They only grow, and begin at 0 when the tier opens.\n\
-         Written from `crates/kvtier/src/metrics.rs` by its test; change it there.\n\n{}",
-        metrics::markdown()
-    );
-    if std::env::var_os("KVTIER_WRITE_DOCS").is_some() {
-        std::fs::write(path, &page).unwrap();
+    for (name, page) in [("METRICS.md", metrics::markdown()), ("grafana.json", metrics::dashboard())] {
+        let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("KVTIER_WRITE_DOCS").is_some() {
+            std::fs::write(&path, &page).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(written == page, "docs/{name} is out of date: run this test with KVTIER_WRITE_DOCS=1");
     }
-    let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(written == page, "docs/METRICS.md is out of date: run this test with KVTIER_WRITE_DOCS=1");
+}
+
+fn get(server: &metrics::Server, path: &str) -> String {
+    let mut client = std::net::TcpStream::connect(server.address()).unwrap();
+    write!(client, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_stack_that_is_served_shows_what_happened() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = format!(
+        r#"{{"tiers":[{{"type":"host","bytes":"1MiB"}},{{"type":"file","path":{:?},"bytes":"8MiB"}}],"prices":{{"per_gb_read":1}}}}"#,
+        dir.path()
+    );
+    let opened = kvtier::config::Config::from_json(&json, "x.json").unwrap().open().unwrap();
+    let arena = common::arena();
+    (0..20).for_each(|n| assert_eq!(common::save(&*opened.top, &arena, n, 100_000), Saved::Stored));
+    (0..20).for_each(|n| assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000)));
+    assert_eq!(common::load(&*opened.top, &arena, 99, 100_000), common::ABSENT);
+    let server = metrics::Server::start("127.0.0.1:0", opened.shown().to_vec()).unwrap();
+    let text = get(&server, "/metrics");
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+    for line in [
+        "kvtier_stored_total{tier=\"file\"} 20",
+        "kvtier_misses_total{tier=\"file\",reason=\"absent\"} 1",
+        "kvtier_hits_total{tier=\"stack\"} 20",
+        "kvtier_healthy{tier=\"host\"} 1",
+        "kvtier_capacity_bytes{tier=\"host\"} 1048576",
+        "kvtier_tenant_used_bytes{tier=\"host\",tenant=\"tests\"}",
+        "kvtier_op_seconds_count{tier=\"stack\",op=\"load\"} 21",
+        "kvtier_cost_dollars_total{tier=\"file\"} 0",
+        "# TYPE kvtier_op_seconds histogram",
+    ] {
+        assert!(text.lines().any(|shown| shown.starts_with(line)), "{line}\n{text}");
+    }
+    // What promtool would check: every sample has a type, announced once and before it, and a value.
+    let (mut types, mut samples) = (Vec::new(), 0);
+    for line in text.split_once("\r\n\r\n").unwrap().1.lines() {
+        if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let name = kind.split(' ').next().unwrap().to_owned();
+            assert!(!types.contains(&name), "{name} is announced twice");
+            types.push(name);
+        } else if !line.starts_with('#') {
+            let (name, value) = (line.split('{').next().unwrap(), line.rsplit_once(' ').unwrap().1);
+            let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            assert_eq!(types.last().map(String::as_str), Some(family), "{line}");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+            assert!(!text.contains(&format!("# HELP {family} not described")), "{line}");
+            samples += 1;
+        }
+    }
+    assert!(samples > 100, "{samples}");
+    assert!(get(&server, "/other").starts_with("HTTP/1.1 404"));
+    drop(server);
 }

@@ -36,7 +36,8 @@ impl Store {
         for (at, done) in at.into_iter().zip(done) {
             match done.result {
                 Ok(Saved::Stored) => end.answers[at] = 1,
-                Ok(Saved::Present) => end.answers[at] = 0,
+                // What a policy chose not to keep was no failure: it is a miss when it is asked for.
+                Ok(Saved::Present | Saved::Shed(ShedReason::NotWorth)) => end.answers[at] = 0,
                 Ok(Saved::Shed(why)) => {
                     let (kind, text) = shed(why);
                     end.bad(kind, text.into());

@@ -75,7 +75,7 @@ fn as_json(read: &Read, all: bool) -> Json {
         "form": read.form.to_string(),
         "settings": shown(read, all).map(setting).collect::<Vec<_>>(),
         "warnings": read.notes,
-        "tiers": read.config.tiers.iter().map(|spec| tier(spec.facts())).collect::<Vec<_>>(),
+        "tiers": (0..read.config.tiers.len()).map(|at| tier(read.config.facts(at))).collect::<Vec<_>>(),
     })
 }
 
@@ -91,9 +91,10 @@ fn print(read: &Read, all: bool) -> Result<()> {
     section("without effect on the tiers", &idle, |s| format!("{} = {}  ({}): {}", s.key, s.value, s.source, s.why))?;
     section("warnings", &read.notes, Clone::clone)?;
     crate::out::line("\ntiers, fastest first:")?;
-    for (at, spec) in read.config.tiers.iter().enumerate() {
-        let facts: Vec<String> = spec.facts().iter().skip(1).map(|(name, value)| format!("{name} {value}")).collect();
-        let kind = spec.facts().first().map_or(String::new(), |(_, kind)| kind.clone());
+    for at in 0..read.config.tiers.len() {
+        let facts = read.config.facts(at);
+        let kind = facts.first().map_or(String::new(), |(_, kind)| kind.clone());
+        let facts: Vec<String> = facts.iter().skip(1).map(|(name, value)| format!("{name} {value}")).collect();
         crate::out::line(&format!("  {}. {kind}: {}", at + 1, facts.join(", ")))?;
     }
     Ok(())

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use kvtier::config::Opened;
 use kvtier::file::inspect::Directory;
+use kvtier::metrics::Server;
 
 use self::home::Home;
 use self::model::Size;
@@ -60,6 +61,9 @@ pub struct Args {
     /// Save nothing: load and verify every block of the trace that the tiers already hold.
     #[arg(long)]
     verify_only: bool,
+    /// Serve the tiers' metrics to Prometheus at this address while replaying, such as 127.0.0.1:9464.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -99,6 +103,7 @@ pub fn run(args: Args) -> Result<bool> {
         std::sync::Arc::new(timed)
     });
     let opened: Opened = opened.map_err(crate::cannot_open)?;
+    let _server = serve(args.metrics.as_deref(), &opened)?;
     let peer = match (args.peers, home.files()) {
         (0, _) => None,
         (_, Some(dir)) => Some(peer::Peer::start(dir, args.file_cap()?, size.chunk)?),
@@ -125,6 +130,16 @@ pub fn run(args: Args) -> Result<bool> {
         printed?;
     }
     Ok(outcome.wrong_bytes == 0)
+}
+
+/// Serves the metrics, if somebody asked for them.
+fn serve(address: Option<&str>, opened: &Opened) -> Result<Option<Server>> {
+    let Some(address) = address else { return Ok(None) };
+    let server = Server::start(address, opened.shown().to_vec());
+    let server = server
+        .map_err(|e| BadInput(format!("--metrics {address}: {e}; name a free address such as 127.0.0.1:9464")))?;
+    eprintln!("kvtier: metrics at http://{}/metrics", server.address());
+    Ok(Some(server))
 }
 
 /// Reads a size argument.

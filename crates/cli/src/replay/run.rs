@@ -157,11 +157,14 @@ impl Replay<'_> {
                 self.load(&ids, &keys)?;
             }
         }
-        found.hold.into_iter().for_each(|hold| self.job.top.release(hold));
         self.prefix_hits.fetch_add(loaded as u64, Ordering::Relaxed);
-        if self.job.verify_only {
-            return Ok(());
-        }
+        let saved = if self.job.verify_only { Ok(()) } else { self.save_rest(ids, &keys, loaded) };
+        // Until the request is over, so that what it saves does not push out what it stands on.
+        found.hold.into_iter().for_each(|hold| self.job.top.release(hold));
+        saved
+    }
+
+    fn save_rest(&self, ids: &[u64], keys: &[Key], loaded: usize) -> Result<()> {
         for start in (loaded..ids.len()).step_by(self.batch) {
             let end = ids.len().min(start + self.batch);
             let parent = start.checked_sub(1).map(|i| *keys[i].digest());

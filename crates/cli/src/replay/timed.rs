@@ -6,7 +6,7 @@ use std::time::Instant;
 use kvtier::Tier;
 use kvtier::core::{
     Caps, Ctx, Cursor, Done, Error, ErrorKind, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, Mode,
-    Observe, Op, Removed, Save, Saved, Status, Ticket, Usage,
+    Observe, Op, Removed, Save, Saved, Spill, Status, Ticket, Usage, View,
 };
 
 use crate::usage::thread_cpu_s;
@@ -120,6 +120,14 @@ impl Tier for Timed {
             m.bytes_saved += bytes;
             answers.iter().filter_map(|d| d.result.as_ref().err()).for_each(|e| m.hear(e));
         })
+    }
+
+    fn peek(&self, key: &Key) -> Option<View> {
+        self.inner.peek(key)
+    }
+
+    fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
+        self.inner.spill_to(spill)
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {

@@ -15,7 +15,9 @@ pub const LEN: usize = 100_000;
 pub const FILE: u64 = 25 * 4096 + 4096;
 
 pub fn config(dir: &Path, chunks: u64) -> FileConfig {
-    FileConfig::new(dir, chunks * FILE + FILE / 2).with_flush_every(Duration::from_millis(20))
+    FileConfig::new(dir, chunks * FILE + FILE / 2)
+        .with_policy(kvtier_disk::PolicyKind::Lru)
+        .with_flush_every(Duration::from_millis(20))
 }
 
 pub fn open(dir: &Path, chunks: u64) -> Fixture {

@@ -1,6 +1,6 @@
 //! What a tier is, for people and programs.
 
-use kvtier_evict::PolicyKind;
+use kvtier_index::Quotas;
 
 use super::TierSpec;
 use crate::bytes::format;
@@ -9,13 +9,15 @@ impl TierSpec {
     /// What the tier is, fact by fact: `type`, `name`, `cap`, and what its type has besides. No secret is among them.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         match self {
-            TierSpec::Host { bytes, name, policy } => {
-                vec![
+            TierSpec::Host { bytes, name, policy, quotas } => {
+                let mut facts = vec![
                     ("type", "host".into()),
                     ("name", name.clone().unwrap_or_else(|| "host".into())),
                     ("cap", format(*bytes)),
-                    ("policy", policy.unwrap_or(PolicyKind::Lru).to_string()),
-                ]
+                    ("policy", policy.unwrap_or_default().to_string()),
+                ];
+                facts.extend(limits(quotas));
+                facts
             }
             #[cfg(feature = "file")]
             TierSpec::File(spec) => file(spec),
@@ -25,6 +27,13 @@ impl TierSpec {
     }
 }
 
+/// What tenants may have, if they have limits.
+fn limits(quotas: &Quotas) -> Option<(&'static str, String)> {
+    let of = quotas.of.iter().map(|(tenant, bytes)| format!("{tenant} {}", format(*bytes)));
+    let others = quotas.others.map(|bytes| format!("each other {}", format(bytes)));
+    (!quotas.is_empty()).then(|| ("quotas", of.chain(others).collect::<Vec<_>>().join(" and ")))
+}
+
 #[cfg(feature = "file")]
 fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
     use super::Capacity;
@@ -32,15 +41,17 @@ fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
         Capacity::Bytes(bytes) => format(bytes),
         Capacity::Share(share) => format!("{} % of the file system", share * 100.0),
     };
-    vec![
+    let mut facts = vec![
         ("type", "file".into()),
         ("name", spec.name.clone().unwrap_or_else(|| "file".into())),
         ("cap", cap),
-        ("policy", spec.policy.unwrap_or(PolicyKind::Lru).to_string()),
+        ("policy", spec.policy.unwrap_or_default().to_string()),
         ("path", spec.path.display().to_string()),
         ("layout", spec.layout.unwrap_or_default().to_string()),
         ("verify", format!("{:?}", spec.verify.unwrap_or_default()).to_lowercase()),
-    ]
+    ];
+    facts.extend(limits(&spec.quotas));
+    facts
 }
 
 #[cfg(feature = "s3")]

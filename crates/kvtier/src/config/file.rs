@@ -6,6 +6,7 @@ use std::str::FromStr;
 use kvtier_core::{Error, ErrorKind};
 use kvtier_evict::PolicyKind;
 use kvtier_file::{Durability, EngineKind, FileConfig, FileTier, Layout, Verify};
+use kvtier_index::Quotas;
 use serde::{Deserialize, Deserializer};
 
 use super::tiers::{self, Size};
@@ -41,9 +42,12 @@ pub struct FileSpec {
     /// Memory in bytes for chunks whose own is not aligned to pages (64 MiB); 0 refuses such chunks.
     #[serde(default, deserialize_with = "size")]
     pub bounce: Option<u64>,
-    /// Which chunks go first; the default is `lru`.
+    /// Which chunks go first; without it the default policy says so.
     #[serde(default, deserialize_with = "tiers::policy")]
     pub policy: Option<PolicyKind>,
+    /// How much each tenant (cache salt) may have; needs the policy `isolated-lru`.
+    #[serde(default, deserialize_with = "tiers::quotas")]
+    pub quotas: Quotas,
     /// The tier's name; the default is `file`.
     pub name: Option<String>,
 }
@@ -62,13 +66,15 @@ impl FileSpec {
             free_min: None,
             bounce: None,
             policy: None,
+            quotas: Quotas::new(),
             name: None,
         }
     }
 
     pub(super) fn open(&self) -> Result<FileTier, Error> {
         let mut config = self.bytes.of(&self.path).with_shrink(self.shrink);
-        config = config.with_policy(self.policy.unwrap_or(PolicyKind::Lru));
+        config = config.with_policy(self.policy.unwrap_or_default());
+        config = config.with_quotas(self.quotas.clone());
         config = config.with_engine(self.engine.unwrap_or(EngineKind::Auto));
         config = config.with_layout(self.layout.unwrap_or_default()).with_verify(self.verify.unwrap_or_default());
         config = config.with_durability(self.durability.unwrap_or_default());

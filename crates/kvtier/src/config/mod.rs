@@ -15,6 +15,7 @@ mod native;
 mod near;
 mod opened;
 mod read;
+mod rules;
 mod s3;
 mod tiers;
 mod value;

@@ -6,10 +6,13 @@ use serde::Deserialize;
 use super::adapter::{Adapter, Rules};
 use super::keys::adapter::TYPES;
 use super::value::Value;
-use super::{Config, TierSpec, near, yaml};
+use super::{Config, TierSpec, near, rules, yaml};
 
 /// The types of tiers that no adapter of LMCache's is.
 const OURS: &[&str] = &["host", "file"];
+
+/// The settings beside the tiers, and the tiers.
+const BESIDE: [&str; 5] = ["tiers", "name", "dirty_max", "computed_per_s", "prices"];
 
 /// Reads a text in the form that the ending of its name says, JSON where it says none.
 pub(super) fn text(text: &str, name: &str) -> Result<Value, Error> {
@@ -36,8 +39,8 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
     let Some(map) = value.as_map() else {
         return Err(invalid(format!("{name}: a {} instead of a mapping; see docs/CONFIG.md", value.type_name())));
     };
-    if let Some((unknown, _)) = map.iter().find(|(key, _)| !matches!(key.as_str(), "tiers" | "name")) {
-        let hint = near::hint(unknown, ["tiers", "name"]);
+    if let Some((unknown, _)) = map.iter().find(|(key, _)| !BESIDE.contains(&key.as_str())) {
+        let hint = near::hint(unknown, BESIDE.iter().copied());
         return Err(invalid(format!("{name}: {unknown}: no setting is called that{hint}; see docs/CONFIG.md")));
     }
     let title = match value.field("name") {
@@ -45,11 +48,27 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
         Some(Value::Text(title)) if !title.is_empty() => Some(title.clone()),
         Some(other) => return Err(invalid(format!("{name}: name takes a text, not {other}"))),
     };
-    Ok(Config { tiers: tiers(value, name)?, name: title })
+    let (tiers, rules) = list(value, name)?
+        .iter()
+        .enumerate()
+        .map(|(at, spec)| {
+            let place = format!("{name}: tiers[{at}]");
+            let (rule, spec) = rules::take(spec, &place)?;
+            Ok((tier(&spec, &place)?, rule))
+        })
+        .collect::<Result<_, Error>>()?;
+    let dirty_bytes_max = rules::size(value, "dirty_max", name)?;
+    let computed_bytes_per_s = rules::size(value, "computed_per_s", name)?.map(|bytes| bytes as f64);
+    let prices = rules::prices(value, name)?;
+    Ok(Config { tiers, rules, name: title, dirty_bytes_max, computed_bytes_per_s, prices })
 }
 
 /// The tiers of a mapping that has them under `tiers`.
 pub(super) fn tiers(value: &Value, place: &str) -> Result<Vec<TierSpec>, Error> {
+    list(value, place)?.iter().enumerate().map(|(at, spec)| tier(spec, &format!("{place}: tiers[{at}]"))).collect()
+}
+
+fn list<'a>(value: &'a Value, place: &str) -> Result<&'a [Value], Error> {
     let list = value.field("tiers").and_then(Value::as_list);
     let list = list.ok_or_else(|| {
         invalid(format!("{place}: `tiers` is missing or no list; write the tiers, the first the fastest"))
@@ -57,7 +76,7 @@ pub(super) fn tiers(value: &Value, place: &str) -> Result<Vec<TierSpec>, Error> 
     if list.is_empty() {
         return Err(invalid(format!("{place}: `tiers` is empty; name at least one tier")));
     }
-    list.iter().enumerate().map(|(at, spec)| tier(spec, &format!("{place}: tiers[{at}]"))).collect()
+    Ok(list)
 }
 
 /// One tier.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvtier_core::{Error, Tier};
 
 use super::{Config, Names};
+use crate::metrics::Shown;
 
 /// The tiers of a configuration, running.
 #[derive(Debug)]
@@ -13,12 +14,18 @@ pub struct Opened {
     pub top: Arc<dyn Tier>,
     /// Each tier, fastest first.
     pub tiers: Vec<Arc<dyn Tier>>,
+    pub(super) shown: Vec<Shown>,
     #[cfg(feature = "file")]
     pub(super) files: Vec<Arc<kvtier_file::FileTier>>,
     pub(super) config: Config,
 }
 
 impl Opened {
+    /// The tiers and the stack over them, as their metrics show them.
+    pub fn shown(&self) -> &[Shown] {
+        &self.shown
+    }
+
     /// Registers an arena's memory with the engines that move files, so that what lies in it moves with less work. Without, everything works
     /// as well. Says for each tier of files what came of it.
     #[cfg(feature = "file")]

@@ -154,6 +154,8 @@ fn findings(kind: &str, object: &Value, at: &str, source: &str) -> Vec<Finding> 
     let own = keys::all().filter(|key| match key.form {
         Place::Of(other) => other == kind,
         Place::Adapter => !matches!(kind, "host" | "file"),
+        // Only in the native form: elsewhere nobody says `tiers[0]`.
+        Place::Level => at.starts_with("tiers["),
         _ => false,
     });
     own.map(|key| {

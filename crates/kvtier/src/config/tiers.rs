@@ -1,17 +1,20 @@
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use kvtier_core::{Error, ErrorKind, Tier};
 use kvtier_evict::PolicyKind;
+use kvtier_index::Quotas;
 use serde::{Deserialize, Deserializer};
 
-use super::native;
 use super::opened::Opened;
 #[cfg(feature = "s3")]
 use super::s3::S3Spec;
 #[cfg(feature = "file")]
 use super::{Capacity, FileSpec};
-use crate::{HostConfig, HostTier, Stack};
+use super::{native, rules};
+use crate::metrics::{Measured, Prices, Shown};
+use crate::{HostConfig, HostTier, Rule, Stack, StackConfig};
 
 /// A checked configuration.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +24,14 @@ pub struct Config {
     pub tiers: Vec<TierSpec>,
     /// The stack's name in errors and reports; the default is `stack`.
     pub name: Option<String>,
+    /// What is asked of each tier as a part of the stack; the default where there are fewer than tiers.
+    pub rules: Vec<Rule>,
+    /// The most bytes that wait to be written to lower tiers; the default is 256 MiB.
+    pub dirty_bytes_max: Option<u64>,
+    /// How many bytes of KV cache the engine computes in a second, if loads that take longer are to be misses.
+    pub computed_bytes_per_s: Option<f64>,
+    /// What tiers that count requests are charged.
+    pub prices: Prices,
 }
 
 /// One tier of a configuration.
@@ -35,9 +46,12 @@ pub enum TierSpec {
         bytes: u64,
         /// The tier's name; the default is `host`.
         name: Option<String>,
-        /// Which chunks go first; the default is `lru`.
+        /// Which chunks go first; without it the default policy says so.
         #[serde(default, deserialize_with = "policy")]
         policy: Option<PolicyKind>,
+        /// How much each tenant (cache salt) may have; needs the policy `isolated-lru`.
+        #[serde(default, deserialize_with = "quotas")]
+        quotas: Quotas,
     },
     /// Files of a directory.
     #[cfg(feature = "file")]
@@ -62,7 +76,7 @@ impl Config {
 
     /// Adds host memory of at most `bytes` below what is there.
     pub fn with_host(self, bytes: u64) -> Self {
-        self.with(TierSpec::Host { bytes, name: None, policy: None })
+        self.with(TierSpec::Host { bytes, name: None, policy: None, quotas: Quotas::new() })
     }
 
     /// Adds files of at most `bytes` in the directory `path`.
@@ -110,17 +124,48 @@ impl Config {
     /// Opens the tiers; `wrap` may put a decorator around each.
     pub fn open_with(&self, wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>) -> Result<Opened, Error> {
         let mut started = Started::default();
-        let tiers = self.tiers.iter().map(|spec| started.open(spec).map(&wrap)).collect::<Result<Vec<_>, _>>()?;
+        let mut shown = Vec::with_capacity(self.tiers.len() + 1);
+        let mut open = |spec| {
+            let (tier, meter) = Measured::around(started.open(spec)?);
+            shown.push(Shown::new(Arc::clone(&tier)).with_meter(meter).with_prices(self.prices));
+            Ok(wrap(tier))
+        };
+        let tiers = self.tiers.iter().map(&mut open).collect::<Result<Vec<_>, Error>>()?;
         let top: Arc<dyn Tier> = match tiers.as_slice() {
             [] => return Err(Error::new(ErrorKind::Invalid, "a configuration without a tier; add one")),
-            [one] => Arc::clone(one),
-            many => Arc::new(Stack::new(self.name.as_deref().unwrap_or("stack"), many.to_vec())?),
+            [one] if self.rule(0) == Rule::new() && self.computed_bytes_per_s.is_none() => Arc::clone(one),
+            many => {
+                let (stack, meter) = Measured::around(Arc::new(Stack::open(self.stack(many))?));
+                shown.push(Shown::new(Arc::clone(&stack)).with_meter(meter));
+                stack
+            }
         };
         #[cfg(feature = "file")]
-        let opened = Opened { top, tiers, files: started.files, config: self.clone() };
+        let opened = Opened { top, tiers, shown, files: started.files, config: self.clone() };
         #[cfg(not(feature = "file"))]
-        let opened = Opened { top, tiers, config: self.clone() };
+        let opened = Opened { top, tiers, shown, config: self.clone() };
         Ok(opened)
+    }
+
+    fn rule(&self, at: usize) -> Rule {
+        self.rules.get(at).copied().unwrap_or_default()
+    }
+
+    fn stack(&self, tiers: &[Arc<dyn Tier>]) -> StackConfig {
+        let mut stack = StackConfig::new(self.name.as_deref().unwrap_or("stack"));
+        for (at, tier) in tiers.iter().enumerate() {
+            stack = stack.with_rule(Arc::clone(tier), self.rule(at));
+        }
+        stack.dirty_bytes_max = self.dirty_bytes_max.unwrap_or(stack.dirty_bytes_max);
+        stack.computed_bytes_per_s = self.computed_bytes_per_s;
+        stack
+    }
+
+    /// What tier `at` is, fact by fact, and what is asked of it as a part of the stack.
+    pub fn facts(&self, at: usize) -> Vec<(&'static str, String)> {
+        let mut facts = self.tiers.get(at).map(TierSpec::facts).unwrap_or_default();
+        facts.extend(rules::describe(&self.rule(at)));
+        facts
     }
 
     /// Opens the tiers.
@@ -139,8 +184,9 @@ struct Started {
 impl Started {
     fn open(&mut self, spec: &TierSpec) -> Result<Arc<dyn Tier>, Error> {
         match spec {
-            TierSpec::Host { bytes, name, policy } => {
-                let mut config = HostConfig::new(*bytes).with_policy(policy.unwrap_or(PolicyKind::Lru));
+            TierSpec::Host { bytes, name, policy, quotas } => {
+                let config = HostConfig::new(*bytes).with_policy(policy.unwrap_or_default());
+                let mut config = config.with_quotas(quotas.clone());
                 config.name = name.clone().unwrap_or(config.name);
                 Ok(Arc::new(HostTier::open(config)?))
             }
@@ -159,6 +205,17 @@ impl Started {
 pub(super) fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PolicyKind>, D::Error> {
     let word: Option<String> = Option::deserialize(from)?;
     word.map(|word| word.parse().map_err(serde::de::Error::custom)).transpose()
+}
+
+/// A mapping of tenants to sizes; `*` is every other.
+pub(super) fn quotas<'de, D: Deserializer<'de>>(from: D) -> Result<Quotas, D::Error> {
+    let map: BTreeMap<String, serde_json::Value> = BTreeMap::deserialize(from)?;
+    let mut quotas = Quotas::new();
+    for (tenant, size) in map {
+        let size = bytes(size).map_err(|e| serde::de::Error::custom(format!("quotas: {tenant:?}: {e}")))?;
+        quotas = if tenant == "*" { quotas.with_others(size) } else { quotas.with(&tenant, size) };
+    }
+    Ok(quotas)
 }
 
 #[derive(Deserialize)]

@@ -1,12 +1,20 @@
 use std::collections::HashMap;
 
 use kvtier_core::Event;
-use kvtier_index::{Chunk, Entry, Index, Inserted, Reservation, Reserve, TenantId};
+use kvtier_evict::Hint;
+use kvtier_index::{ChainPlace, Chunk, Entry, Index, Inserted, Quotas, Reservation, Reserve, TenantId, Want};
 use kvtier_key::{BlockSums, Digest, Key};
 use kvtier_mem::View;
 
 /// What a chunk costs: whole pages.
 pub const PAGE: u64 = 4096;
+
+/// What went for something else: what to tell of it, and its bytes.
+#[derive(Debug, Default)]
+pub struct Gone {
+    pub events: Vec<Event>,
+    pub chunks: Vec<(Key, View)>,
+}
 
 /// Which chunks there are and where their bytes lie: kept in step, so that every entry of the index has bytes.
 #[derive(Debug)]
@@ -19,6 +27,7 @@ pub struct Chunks {
 /// A chunk's bytes and what proves them.
 #[derive(Clone, Debug)]
 pub struct Stored {
+    pub key: Key,
     pub bytes: View,
     pub sums: BlockSums,
 }
@@ -28,26 +37,39 @@ impl Chunks {
         Chunks { index, bytes: HashMap::new(), tenants: Vec::new() }
     }
 
-    /// The chunk, which becomes the most recent.
-    pub fn take_up(&mut self, digest: &Digest) -> Option<Stored> {
+    /// Limits what tenants may have.
+    pub fn limit(&mut self, quotas: &Quotas) {
+        self.index.set_quota_of_others(quotas.others);
+        for (name, bytes) in &quotas.of {
+            let tenant = self.tenant(name);
+            self.index.set_quota(tenant, Some(*bytes));
+        }
+    }
+
+    /// The chunk.
+    pub fn find(&self, digest: &Digest) -> Option<Stored> {
         self.index.get(digest)?;
-        self.index.touch_batch(&[*digest]);
         self.bytes.get(digest).cloned()
     }
 
-    /// Whether the chunk is here with this length; then it becomes the most recent.
-    pub fn is_present(&mut self, digest: &Digest, len: u64) -> bool {
-        let here = self.index.get(digest).is_some_and(|entry| entry.chunk.len == len);
-        if here {
-            self.index.touch_batch(&[*digest]);
+    /// Whether the chunk is here with this length.
+    pub fn is_present(&self, digest: &Digest, len: u64) -> bool {
+        self.index.get(digest).is_some_and(|entry| entry.chunk.len == len)
+    }
+
+    /// Notes that a request used these chunks, in the order of its chain, and what its caller expects of them.
+    pub fn used(&mut self, now_ms: u64, chain: &[Digest], hint: &kvtier_core::Hint) {
+        self.index.touch_batch(chain);
+        if let Some(hint) = hint_of(hint) {
+            self.index.hint_batch(now_ms, chain, &hint);
         }
-        here
     }
 
     /// Enters a chunk into the room that was claimed for it; `false` if the index has no slot left.
-    pub fn enter(&mut self, room: Reservation, key: &Key, stored: Stored) -> bool {
-        let (digest, len) = (*key.digest(), stored.sums.len());
-        let chunk = Chunk::new(digest, len, room.bytes()).with_tenant(self.tenant(key.namespace().tenant()));
+    pub fn enter(&mut self, room: Reservation, place: ChainPlace, stored: Stored) -> bool {
+        let (digest, len) = (*stored.key.digest(), stored.sums.len());
+        let tenant = self.tenant(stored.key.namespace().tenant());
+        let chunk = Chunk::new(digest, len, room.bytes()).with_tenant(tenant).with_place(place);
         let entered = !matches!(self.index.commit(room, chunk), Inserted::Refused(_));
         if entered {
             self.bytes.insert(digest, stored);
@@ -55,39 +77,43 @@ impl Chunks {
         entered
     }
 
-    /// Room for `bytes`, and what had to go for it.
-    pub fn reserve(&mut self, now_ms: u64, bytes: u64) -> (Reserve, Vec<Event>) {
-        let mut gone = Vec::new();
+    /// Room for a chunk of `bytes` at this place of its chain, and what had to go for it.
+    pub fn reserve(&mut self, now_ms: u64, (key, bytes): (&Key, u64), place: ChainPlace) -> (Reserve, Gone) {
+        let want = Want::new(bytes).with_place(place).with_tenant(self.tenant(key.namespace().tenant()));
+        let mut gone = Gone::default();
         loop {
-            match self.index.reserve(now_ms, bytes) {
-                Reserve::Evict(victims) => gone.extend(self.drop_all(&victims)),
+            match self.index.reserve_for(now_ms, &want) {
+                Reserve::Evict(victims) => self.drop_all(&victims, &mut gone),
                 other => return (other, gone),
             }
         }
     }
 
-    /// Drops what is above the high mark, one batch at a time.
-    pub fn below_mark(&mut self, now_ms: u64) -> Vec<Event> {
-        let victims = self.index.victims(now_ms, 0);
-        self.drop_all(&victims)
+    /// Drops what is above the high mark, one batch at a time, and what goes by LMCache's rules.
+    pub fn below_mark(&mut self, now_ms: u64) -> Gone {
+        let (mut victims, mut gone) = (self.index.victims(now_ms, 0), Gone::default());
+        victims.extend(self.index.compat_victims(now_ms));
+        self.drop_all(&victims, &mut gone);
+        gone
     }
 
     /// Drops about `bytes` of the least recent chunks although the cap allows them: the arena is in pieces.
-    pub fn make_space(&mut self, now_ms: u64, bytes: u64) -> Vec<Event> {
+    pub fn make_space(&mut self, now_ms: u64, bytes: u64) -> Gone {
         let usage = self.index.usage();
         let below_cap = usage.capacity.saturating_sub(usage.used + usage.reserved);
-        let victims = self.index.victims(now_ms, below_cap.saturating_add(bytes));
-        self.drop_all(&victims)
+        let (victims, mut gone) = (self.index.victims(now_ms, below_cap.saturating_add(bytes)), Gone::default());
+        self.drop_all(&victims, &mut gone);
+        gone
     }
 
     /// Drops victims of the index.
-    pub fn drop_all(&mut self, victims: &[Entry]) -> Vec<Event> {
-        let gone = |victim: &Entry| {
-            self.bytes.remove(&victim.chunk.digest);
+    pub fn drop_all(&mut self, victims: &[Entry], gone: &mut Gone) {
+        for victim in victims {
+            let stored = self.bytes.remove(&victim.chunk.digest);
             self.index.evicted(&victim.chunk.digest);
-            Event::Gone { key: victim.chunk.digest, len: victim.chunk.len }
-        };
-        victims.iter().map(gone).collect()
+            gone.events.push(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
+            gone.chunks.extend(stored.map(|stored| (stored.key, stored.bytes)));
+        }
     }
 
     /// Drops a chunk whose bytes are wrong, even if it is held.
@@ -101,11 +127,23 @@ impl Chunks {
         self.tenants.get(id.0 as usize).cloned().unwrap_or_default()
     }
 
-    fn tenant(&mut self, name: &str) -> TenantId {
+    pub fn tenant(&mut self, name: &str) -> TenantId {
         let at = self.tenants.iter().position(|t| t == name).unwrap_or_else(|| {
             self.tenants.push(name.into());
             self.tenants.len() - 1
         });
         TenantId(at as u32)
     }
+}
+
+/// A caller's hint in the policies' words; `None` for one that says nothing.
+fn hint_of(told: &kvtier_core::Hint) -> Option<Hint> {
+    if *told == kvtier_core::Hint::default() {
+        return None;
+    }
+    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let mut hint = Hint::new().with_priority(told.priority);
+    hint.session_ended = told.session_ended;
+    (hint.expected_return_ms, hint.retention_ms) = (told.expected_return.map(ms), told.retention.map(ms));
+    Some(hint)
 }

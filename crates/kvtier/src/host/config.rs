@@ -1,4 +1,5 @@
 use kvtier_evict::PolicyKind;
+use kvtier_index::{Compat, Quotas};
 
 /// How to open a host tier.
 #[derive(Clone, Debug)]
@@ -13,12 +14,23 @@ pub struct HostConfig {
     pub high_mark: f64,
     /// Which chunks go first.
     pub policy: PolicyKind,
+    /// How much each tenant (cache salt) may have.
+    pub quotas: Quotas,
+    /// Eviction to the letter as LMCache does it, on top.
+    pub compat: Option<Compat>,
 }
 
 impl HostConfig {
     /// A host tier named `host` of at most `bytes` bytes of chunks.
     pub fn new(bytes: u64) -> Self {
-        HostConfig { bytes, name: "host".into(), high_mark: 1.0, policy: PolicyKind::Lru }
+        HostConfig {
+            bytes,
+            name: "host".into(),
+            high_mark: 1.0,
+            policy: PolicyKind::Default,
+            quotas: Quotas::new(),
+            compat: None,
+        }
     }
 
     /// The same with another name.
@@ -30,6 +42,18 @@ impl HostConfig {
     /// The same with another order in which chunks go.
     pub fn with_policy(mut self, policy: PolicyKind) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// The same with limits for tenants; they need [`PolicyKind::IsolatedLru`].
+    pub fn with_quotas(mut self, quotas: Quotas) -> Self {
+        self.quotas = quotas;
+        self
+    }
+
+    /// The same with eviction to the letter as LMCache does it. It looks when something is saved.
+    pub fn with_compat(mut self, compat: Compat) -> Self {
+        self.compat = Some(compat);
         self
     }
 

@@ -7,24 +7,24 @@ mod observe;
 mod ops;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use kvtier_core::{
-    Caps, Ctx, Done, Error, ErrorKind, Event, Hold, HoldId, Key, Listener, Load, Loaded, LookedUp, Mode, Presence,
-    Removed, Save, Saved, Ticket, Tier,
+    Caps, Ctx, Done, Error, ErrorKind, Event, Hint, Hold, HoldId, Key, Listener, Load, Loaded, LookedUp, Mode,
+    Presence, Removed, Save, Saved, Spill, Ticket, Tier, View,
 };
-use kvtier_index::{Index, IndexConfig};
+use kvtier_index::{ChainPlace, Index, IndexConfig};
 use kvtier_mem::{Arena, ArenaConfig};
 
 use crate::metrics::HostCounters;
-use chunks::Chunks;
+use chunks::{Chunks, Gone};
 pub use config::HostConfig;
 
 /// Beyond the cap the arena has a sixteenth and this much, in bytes: for chunks that are still read while evicted, and for gaps.
 const SPARE_BYTES: u64 = 1 << 20;
 
-/// Chunks in host memory: an arena of its own, exact LRU. A save copies once (ledger: payload), unless the chunk lies in the tier's own
+/// Chunks in host memory: an arena of its own, and a policy that says which go. A save copies once (ledger: payload), unless the chunk lies in the tier's own
 /// arena already and its class is [`Write`](kvtier_core::Class::Write), when the view is kept as it is; a load copies once and proves
 /// every block where it arrives. Everything is answered before the call returns.
 #[derive(Debug)]
@@ -35,6 +35,7 @@ pub struct HostTier {
     closed: AtomicBool,
     began: Instant,
     listeners: RwLock<Vec<Arc<dyn Listener>>>,
+    spill: OnceLock<Arc<dyn Spill>>,
     counters: HostCounters,
 }
 
@@ -42,9 +43,18 @@ impl HostTier {
     /// Reserves the memory: the cap, a sixteenth and 1 MiB. `Invalid` for a cap or mark that cannot be, `Full` when there is not so much.
     pub fn open(config: HostConfig) -> Result<Self, Error> {
         let invalid = |what: &'static str| Error::new(ErrorKind::Invalid, what).with_tier(config.name.as_str().into());
+        let policy = if config.compat.is_some() { config.policy.build_compat() } else { config.policy.build() };
         let limits = IndexConfig::new(config.bytes).with_high_mark(config.high_mark);
-        let index = Index::new(limits, config.policy.build())
+        let index = Index::new(limits, policy)
             .map_err(|e| invalid("the host tier cannot have this size or high mark").with_source(e))?;
+        let mut chunks = Chunks::new(index);
+        config.quotas.check(config.policy).map_err(|e| invalid("these quotas cannot be").with_source(e))?;
+        chunks.limit(&config.quotas);
+        config
+            .compat
+            .map_or(Ok(()), |compat| compat.check())
+            .map_err(|e| invalid("these shares cannot be").with_source(e))?;
+        chunks.index.set_compat(config.compat);
         let bytes = config.bytes.checked_add(config.bytes / 16 + SPARE_BYTES).and_then(|n| usize::try_from(n).ok());
         let bytes = bytes.filter(|n| *n < isize::MAX as usize - SPARE_BYTES as usize);
         let bytes = bytes.ok_or_else(|| invalid("no machine has so much memory; make the host tier smaller"))?;
@@ -57,10 +67,11 @@ impl HostTier {
         Ok(HostTier {
             caps,
             arena,
-            chunks: Mutex::new(Chunks::new(index)),
+            chunks: Mutex::new(chunks),
             closed: AtomicBool::new(false),
             began: Instant::now(),
             listeners: RwLock::default(),
+            spill: OnceLock::new(),
             counters: HostCounters::default(),
         })
     }
@@ -119,6 +130,7 @@ impl HostTier {
                 break;
             }
         }
+        chunks.index.learn_order(keys);
         let Hold::For(ttl) = hold else { return Ok(LookedUp::new(found, None)) };
         if hits.is_empty() {
             return Ok(LookedUp::new(found, None));
@@ -133,13 +145,13 @@ impl HostTier {
     }
 
     fn drop_keys(&self, keys: &[Key]) -> Removed {
-        let (mut counts, mut events) = (Removed::default(), Vec::new());
+        let (mut counts, mut gone) = (Removed::default(), Gone::default());
         let mut chunks = self.chunks();
         chunks.index.expire_holds(self.now_ms());
         for key in keys {
             match chunks.index.leave(key.digest()) {
                 kvtier_index::Removed::Gone(entry) => {
-                    events.extend(chunks.drop_all(&[entry]));
+                    chunks.drop_all(&[entry], &mut gone);
                     counts.removed += 1;
                 }
                 kvtier_index::Removed::Held => counts.held += 1,
@@ -147,7 +159,7 @@ impl HostTier {
             }
         }
         drop(chunks);
-        self.tell(&events);
+        self.tell(&gone.events);
         counts
     }
 }
@@ -166,15 +178,27 @@ impl Tier for HostTier {
             let result = self.gate(ctx).and_then(|()| self.load_one(&mut op));
             Done { result: result.map_err(|e| e.with_op("load").with_key(*op.key.digest())), op }
         };
+        // Together: the head of a chain is to stay longer than its tail.
+        self.used(ctx, &ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
         Ticket::now(ops.into_iter().map(one).collect())
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
-        let one = |op: Save| {
-            let result = self.gate(ctx).and_then(|()| self.save_one(ctx, &op));
+        let one = |(op, place): (Save, ChainPlace)| {
+            let result = self.gate(ctx).and_then(|()| self.save_one(ctx, &op, place));
             Done { result: result.map_err(|e| e.with_op("save").with_key(*op.key.digest())), op }
         };
-        Ticket::now(ops.into_iter().map(one).collect())
+        let (places, chain) = (self.places(ctx, &ops), ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
+        let is_set = ctx.together && self.chunks().index.declare_set(&chain);
+        let done: Vec<_> = ops.into_iter().zip(places).map(one).collect();
+        if is_set {
+            self.chunks().index.end_set(&chain);
+        }
+        let is_one_more = matches!(done.as_slice(), [Done { result: Ok(Saved::Stored), .. }]);
+        if !is_one_more || ctx.hint != Hint::default() {
+            self.used(ctx, &chain);
+        }
+        Ticket::now(done)
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
@@ -187,6 +211,15 @@ impl Tier for HostTier {
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         Ticket::now(self.gate(ctx))
+    }
+
+    fn peek(&self, key: &Key) -> Option<View> {
+        self.chunks().find(key.digest()).map(|stored| stored.bytes)
+    }
+
+    /// To the first who asks.
+    fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
+        self.spill.set(spill).is_ok()
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

@@ -1,24 +1,45 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtier_core::{Class, Ctx, Error, ErrorKind, Event, Load, Loaded, MissReason, Op, Save, Saved, ShedReason};
-use kvtier_index::{Refusal, Reservation, Reserve};
+use kvtier_index::{ChainPlace, Refusal, Reservation, Reserve, Tag};
+use kvtier_key::{Digest, Key};
 use kvtier_mem::View;
 
 use super::HostTier;
-use super::chunks::{PAGE, Stored};
+use super::chunks::{Gone, PAGE, Stored};
 use super::copy::{copy_checked, sums_of};
 
 /// How often a save drops chunks to join the pieces of a fragmented arena before it is shed.
 const SPACE_ROUNDS_MAX: usize = 8;
 
 impl HostTier {
+    /// Notes that a batch used these chunks.
+    pub(super) fn used(&self, ctx: &Ctx, chain: &[Digest]) {
+        self.chunks().used(self.now_ms(), chain, &ctx.hint);
+    }
+
+    /// Where the chunks of a batch of saves stand in their chains: as the caller says, else as lookups told.
+    pub(super) fn places(&self, ctx: &Ctx, ops: &[Save]) -> Vec<ChainPlace> {
+        let Some(chain) = ctx.chain else {
+            let chunks = self.chunks();
+            return ops.iter().map(|op| chunks.index.place_of(&op.key)).collect();
+        };
+        let before = std::iter::once(chain.parent).chain(ops.iter().map(|op| Some(*op.key.digest())));
+        let depths = chain.depth..;
+        before
+            .zip(depths)
+            .take(ops.len())
+            .map(|(parent, depth)| ChainPlace::new(parent.as_ref().map(Tag::of), depth))
+            .collect()
+    }
+
     pub(super) fn load_one(&self, op: &mut Load) -> Result<Loaded, Error> {
         if op.into.iter().any(|lease| !lease.place().is_host()) {
             return Err(self.error(ErrorKind::Unsupported, "the CPU cannot write this memory; use a tier that can"));
         }
         op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
         let digest = *op.key.digest();
-        let Some(stored) = self.chunks().take_up(&digest) else {
+        let Some(stored) = self.chunks().find(&digest) else {
             return Ok(miss(&self.counters.misses_absent, MissReason::Absent));
         };
         if stored.bytes.len() as u64 > op.bytes() {
@@ -36,7 +57,7 @@ impl HostTier {
         Ok(Loaded::Hit { len })
     }
 
-    pub(super) fn save_one(&self, ctx: &Ctx, op: &Save) -> Result<Saved, Error> {
+    pub(super) fn save_one(&self, ctx: &Ctx, op: &Save, place: ChainPlace) -> Result<Saved, Error> {
         let len = op.bytes();
         if let Some((kind, what)) = refusal(op, len) {
             return Err(Error::new(kind, what).with_tier(self.caps.name.clone()));
@@ -46,7 +67,7 @@ impl HostTier {
             return Ok(Saved::Present);
         }
         let sums = sums_of(&op.from);
-        let room = match self.claim(len.next_multiple_of(PAGE)) {
+        let room = match self.claim(&op.key, len.next_multiple_of(PAGE), place) {
             Ok(room) => room,
             Err(reason) => return Ok(self.shed(reason)),
         };
@@ -54,8 +75,10 @@ impl HostTier {
             self.chunks().index.cancel(room);
             return Ok(self.shed(ShedReason::Full));
         };
+        // For other tiers that may save it from here.
+        let _ = bytes.memo(|| sums.clone());
         let mut chunks = self.chunks();
-        if !chunks.enter(room, &op.key, Stored { bytes, sums }) {
+        if !chunks.enter(room, place, Stored { key: op.key.clone(), bytes, sums }) {
             drop(chunks);
             return Ok(self.shed(ShedReason::Full));
         }
@@ -64,7 +87,7 @@ impl HostTier {
         add(&self.counters.stored, 1);
         add(&self.counters.saved_bytes, len);
         self.tell(&[Event::Stored { key: *op.key.digest(), len }]);
-        self.tell_gone(&above_mark);
+        self.give_up(above_mark);
         Ok(Saved::Stored)
     }
 
@@ -73,17 +96,26 @@ impl HostTier {
         Saved::Shed(reason)
     }
 
-    fn tell_gone(&self, evicted: &[Event]) {
-        add(&self.counters.evicted, evicted.len() as u64);
-        self.tell(evicted);
+    /// Tells of what was evicted, and hands it to whoever takes it.
+    fn give_up(&self, gone: Gone) {
+        if gone.events.is_empty() {
+            return;
+        }
+        add(&self.counters.evicted, gone.events.len() as u64);
+        self.tell(&gone.events);
+        if let Some(spill) = self.spill.get() {
+            spill.take(gone.chunks);
+        }
     }
 
-    fn claim(&self, bytes: u64) -> Result<Reservation, ShedReason> {
-        let (reserved, gone) = self.chunks().reserve(self.now_ms(), bytes);
-        self.tell_gone(&gone);
+    fn claim(&self, key: &Key, bytes: u64, place: ChainPlace) -> Result<Reservation, ShedReason> {
+        let (reserved, gone) = self.chunks().reserve(self.now_ms(), (key, bytes), place);
+        self.give_up(gone);
         match reserved {
             Reserve::Granted(room) => Ok(room),
             Reserve::Full(Refusal::TooLarge { .. }) => Err(ShedReason::TooLarge),
+            Reserve::Full(Refusal::NotWorth) => Err(ShedReason::NotWorth),
+            Reserve::Full(Refusal::Quota { .. }) => Err(ShedReason::Quota),
             _ => Err(ShedReason::Full),
         }
     }
@@ -115,10 +147,10 @@ impl HostTier {
                 return Some(lease);
             }
             let gone = self.chunks().make_space(self.now_ms(), len);
-            if gone.is_empty() {
+            if gone.events.is_empty() {
                 break;
             }
-            self.tell_gone(&gone);
+            self.give_up(gone);
         }
         self.arena.lease(len_host).ok()
     }

@@ -20,7 +20,12 @@ impl Inner {
             let ask: Arc<[Key]> = missing.iter().map(|i| keys[*i].clone()).collect();
             // Only the last tier may stop at its first miss: for it alone a miss ends the prefix.
             let mode = if at + 1 == self.tiers.len() { mode } else { Mode::Each };
-            match tier.lookup(ctx, ask, mode, hold).await {
+            match tier.lookup(&self.ctx_for(at, ctx), ask, mode, hold).await {
+                Ok(answer) if !self.is_worth(ctx, at, bytes_of(&answer)) => {
+                    answered = true;
+                    add(&self.counters.too_slow, answer.found.iter().filter(|found| found.is_hit()).count() as u64);
+                    self.release(answer.hold.map(|id| (at, id)).into_iter().collect());
+                }
                 Ok(answer) => {
                     answered = true;
                     missing.iter().zip(&answer.found).for_each(|(i, presence)| found[*i] = *presence);
@@ -62,6 +67,7 @@ impl Inner {
         let (mut counts, mut failed) = (Removed::default(), None);
         for key in keys {
             let (mut removed, mut held) = (0, 0);
+            self.settled(key).await;
             for tier in &self.tiers {
                 match tier.remove(ctx, [key.clone()].into()).await {
                     Ok(answer) => {
@@ -82,4 +88,12 @@ impl Inner {
         }
         failed.map_or(Ok(counts), Err)
     }
+}
+
+fn bytes_of(answer: &LookedUp) -> u64 {
+    let bytes = |found: &Presence| match found {
+        Presence::Hit { len } => *len,
+        _ => 0,
+    };
+    answer.found.iter().map(bytes).sum()
 }

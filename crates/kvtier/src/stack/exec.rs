@@ -10,9 +10,13 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// One thread that drives the tickets of a stack: the smallest executor that does. The stack's gate bounds how much it has to do.
 pub struct Exec {
-    shared: Arc<Shared>,
+    spawner: Spawner,
     thread: Option<JoinHandle<()>>,
 }
+
+/// Gives the thread work, as long as it takes some.
+#[derive(Clone)]
+pub struct Spawner(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -37,17 +41,30 @@ impl Exec {
         let shared = Arc::<Shared>::default();
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || theirs.run())?;
-        Ok(Exec { shared, thread: Some(thread) })
+        Ok(Exec { spawner: Spawner(shared), thread: Some(thread) })
+    }
+
+    pub fn spawner(&self) -> &Spawner {
+        &self.spawner
     }
 
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let mut queue = self.shared.lock();
+        self.spawner.spawn(work);
+    }
+}
+
+impl Spawner {
+    /// Work that comes when the thread is about to end is dropped, unless other work is still under way.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut queue = self.0.lock();
+        if queue.closed && queue.open == 0 {
+            drop(queue);
+            return drop(work);
+        }
         queue.open += 1;
-        queue
-            .ready
-            .push_back(Arc::new(Task { work: Mutex::new(Some(Box::pin(work))), shared: Arc::clone(&self.shared) }));
+        queue.ready.push_back(Arc::new(Task { work: Mutex::new(Some(Box::pin(work))), shared: Arc::clone(&self.0) }));
         drop(queue);
-        self.shared.work.notify_one();
+        self.0.work.notify_one();
     }
 }
 
@@ -99,8 +116,8 @@ impl Wake for Task {
 impl Drop for Exec {
     /// Waits for what is under way: every op below has a deadline, so this ends.
     fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.work.notify_one();
+        self.spawner.0.lock().closed = true;
+        self.spawner.0.work.notify_one();
         if let Some(thread) = self.thread.take().filter(|t| t.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
@@ -109,6 +126,12 @@ impl Drop for Exec {
 
 impl fmt::Debug for Exec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Exec({} open)", self.shared.lock().open)
+        write!(f, "Exec({} open)", self.spawner.0.lock().open)
+    }
+}
+
+impl fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Spawner")
     }
 }

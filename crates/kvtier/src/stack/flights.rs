@@ -21,21 +21,33 @@ impl Flights {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A ticket for the end of a key's flight; `None` if it is not under way.
+    pub fn wait_for(&self, key: &Digest) -> Option<Ticket<Result<(), Error>>> {
+        self.lock().get_mut(key).map(join)
+    }
+
+    /// A ticket for the end of some flight; `None` if none is under way.
+    pub fn any(&self) -> Option<Ticket<Result<(), Error>>> {
+        self.lock().values_mut().next().map(join)
+    }
+
     /// Begins the flight of `key`, or gives a ticket for the end of the one under way.
     pub fn begin(&self, key: &Digest) -> Result<Flight, Ticket<Result<(), Error>>> {
         let mut all = self.lock();
         match all.get_mut(key) {
-            Some(waiters) => {
-                let (waiter, ticket) = ticket();
-                waiters.push(waiter);
-                Err(ticket)
-            }
+            Some(waiters) => Err(join(waiters)),
             None => {
                 all.insert(*key, Vec::new());
                 Ok(Flight { flights: self.clone(), key: *key })
             }
         }
     }
+}
+
+fn join(waiters: &mut Waiters) -> Ticket<Result<(), Error>> {
+    let (waiter, ticket) = ticket();
+    waiters.push(waiter);
+    ticket
 }
 
 impl Drop for Flight {

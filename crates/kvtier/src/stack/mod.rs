@@ -1,16 +1,23 @@
 //! Tiers over each other that look like one.
 
 mod ask;
+mod config;
+mod dirty;
 mod exec;
 mod flights;
 mod holds;
+mod load;
 mod observe;
+mod pace;
 mod plan;
+mod save;
+mod seen;
 mod verdict;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use kvtier_core::{
     Batch, Caps, Ctx, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, Load, Loaded, LookedUp, Mode, Op,
@@ -19,9 +26,15 @@ use kvtier_core::{
 
 use crate::metrics::StackCounters;
 use crate::promise::Promise;
-use exec::Exec;
+pub use config::StackConfig;
+use dirty::Dirty;
+use exec::{Exec, Spawner};
 use flights::Flights;
 use holds::Holds;
+use pace::Pace;
+pub use plan::{Admit, Rule, Write};
+use save::Spiller;
+use seen::Seen;
 
 /// The most ops of a stack in flight.
 const OPS_MAX: u32 = 1024;
@@ -30,8 +43,8 @@ const BYTES_MAX: u64 = 4 << 30;
 
 /// Tiers over each other that look like one; the first is the fastest.
 ///
-/// A load falls through to the first tier that has the chunk, and a chunk found below is promoted to those above. A save is written
-/// through to all. Several loads of one key go below once: the others wait and are served from above. A tier that fails is a miss
+/// A load falls through to the first tier that has the chunk, and a chunk found below is promoted to those above that [admit](Admit) it. A
+/// save goes to the tiers as their [rules](Write) say. Several loads of one key go below once: the others wait and are served from above. A tier that fails is a miss
 /// there; the stack answers with an error only when all tiers failed, at the caller's deadline, and for a remove. Dropping it waits for
 /// what is under way.
 #[derive(Debug)]
@@ -47,29 +60,59 @@ pub struct Stack {
 #[derive(Debug)]
 struct Inner {
     tiers: Vec<Arc<dyn Tier>>,
+    /// One for each tier, and so are `paces`.
+    rules: Vec<Rule>,
+    paces: Vec<Pace>,
+    computed_per_s: Option<f64>,
+    dirty: Arc<Dirty>,
+    behind_max: Duration,
+    /// Chunks on their way to a lower tier that nobody waits for but removes.
+    behind: Flights,
+    seen: Seen,
+    spawner: Spawner,
     flights: Flights,
     holds: Holds,
     counters: StackCounters,
 }
 
 impl Stack {
-    /// A stack of at least one tier.
+    /// A stack of at least one tier, all of them written through.
     pub fn new(name: &str, tiers: Vec<Arc<dyn Tier>>) -> Result<Self, Error> {
-        if tiers.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "a stack needs at least one tier; give it some"));
-        }
+        Stack::open(tiers.into_iter().fold(StackConfig::new(name), StackConfig::with))
+    }
+
+    /// A stack by these rules.
+    pub fn open(config: StackConfig) -> Result<Self, Error> {
+        config.check()?;
+        let StackConfig { name, levels, dirty_bytes_max, behind_max, computed_bytes_per_s } = config;
+        let (tiers, rules): (Vec<Arc<dyn Tier>>, Vec<Rule>) = levels.into_iter().unzip();
+        let name = name.as_str();
         let thread = |e| Error::new(ErrorKind::Io, "cannot start a thread for the stack").with_source(e);
         let mut caps = Caps::new(name, OPS_MAX, BYTES_MAX);
         caps.chunk_bytes_max = tiers.iter().map(|t| t.caps().chunk_bytes_max).max().unwrap_or(0);
         caps.bounce = tiers.iter().all(|t| t.caps().bounce);
         caps.align = tiers.iter().map(|t| t.caps().align).max().unwrap_or(1);
-        let (flights, holds, counters) = (Flights::default(), Holds::default(), StackCounters::default());
-        let inner = Inner { tiers, flights, holds, counters };
+        let exec = Exec::start(name).map_err(thread)?;
+        let inner = Arc::new(Inner {
+            paces: tiers.iter().map(|_| Pace::new()).collect(),
+            tiers,
+            rules,
+            computed_per_s: computed_bytes_per_s,
+            dirty: Dirty::new(dirty_bytes_max),
+            behind_max,
+            behind: Flights::default(),
+            seen: Seen::default(),
+            spawner: exec.spawner().clone(),
+            flights: Flights::default(),
+            holds: Holds::default(),
+            counters: StackCounters::default(),
+        });
+        inner.take_what_is_spilled()?;
         Ok(Stack {
             caps,
-            inner: Arc::new(inner),
+            inner,
             gate: Gate::new(GateLimits::new(OPS_MAX, BYTES_MAX)),
-            exec: Exec::start(name).map_err(thread)?,
+            exec,
             clock: Timekeeper::start(name).map_err(thread)?,
         })
     }
@@ -77,6 +120,17 @@ impl Stack {
     /// Its tiers, fastest first.
     pub fn tiers(&self) -> &[Arc<dyn Tier>] {
         &self.inner.tiers
+    }
+
+    /// Resolves when nothing waits any more to be written to lower tiers, or with `Timeout` at the deadline. What is saved meanwhile is waited
+    /// for too.
+    pub fn flush(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        let (promise, ticket) = Promise::new(ctx.deadline);
+        self.ask("flush", promise, |inner, promise| async move {
+            inner.flush().await;
+            drop(promise.keep(Ok(())));
+        });
+        ticket
     }
 
     /// Runs a question that is no batch, if it is let in and still of use.
@@ -127,6 +181,32 @@ impl Stack {
     }
 }
 
+impl Inner {
+    async fn flush(&self) {
+        while let Some(landed) = self.behind.any() {
+            let _ = landed.await;
+        }
+    }
+
+    /// Counts what a batch waited for the stack's thread.
+    fn waited(&self, since: Instant) {
+        add(&self.counters.queue_us, since.elapsed().as_micros() as u64);
+    }
+
+    /// Connects each tier that gets what the one above it gives up to that one.
+    fn take_what_is_spilled(self: &Arc<Self>) -> Result<(), Error> {
+        for (at, tier) in self.tiers.iter().enumerate() {
+            let Some(below) = plan::spill_below(&self.rules, at) else { continue };
+            if !tier.spill_to(Spiller::new(self, below)) {
+                let (name, below) = (&tier.caps().name, &self.tiers[below].caps().name);
+                let what = format!("{name} cannot hand what it evicts to {below}; set write: through or back there");
+                return Err(Error::new(ErrorKind::Unsupported, what));
+            }
+        }
+        Ok(())
+    }
+}
+
 fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
@@ -158,7 +238,11 @@ impl Tier for Stack {
         self.clock.at(ctx.deadline, &batch.expiry());
         let ops = self.admit(ops, slots, || Loaded::Throttled);
         let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
-        self.exec.spawn(async move { plan::load(&inner, &ctx, ops).await });
+        let since = Instant::now();
+        self.exec.spawn(async move {
+            inner.waited(since);
+            load::load(&inner, &ctx, ops).await;
+        });
         ticket
     }
 
@@ -167,7 +251,11 @@ impl Tier for Stack {
         self.clock.at(ctx.deadline, &batch.expiry());
         let ops = self.admit(ops, slots, || Saved::Shed(ShedReason::Throttled));
         let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
-        self.exec.spawn(async move { plan::save(&inner, &ctx, ops).await });
+        let since = Instant::now();
+        self.exec.spawn(async move {
+            inner.waited(since);
+            save::save(&inner, &ctx, ops).await;
+        });
         ticket
     }
 
@@ -196,6 +284,7 @@ impl Tier for Stack {
         let (own, inner) = (self.gate.close(), Arc::clone(&self.inner));
         self.exec.spawn(async move {
             let mut result = own.await;
+            inner.flush().await;
             for tier in &inner.tiers {
                 let closed = tier.close().await;
                 result = result.and(closed);

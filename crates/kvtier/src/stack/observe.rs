@@ -1,8 +1,34 @@
 use std::sync::Arc;
 
-use kvtier_core::{Cursor, KeyPage, Listener, Observe, Status, Usage};
+use kvtier_core::{Cursor, KeyPage, Listener, Observe, Status, Tier, Usage};
 
-use super::Stack;
+use super::pace::Pace;
+use super::{Stack, Write};
+
+impl Stack {
+    /// What waits to be written to lower tiers, where anything may.
+    fn waiting(&self) -> Option<String> {
+        let (dirty, bytes) = (&self.inner.dirty, crate::bytes::format);
+        let may_wait = self.inner.rules.iter().any(|rule| rule.write != Write::Through);
+        may_wait.then(|| format!("{} of at most {} wait to be written", bytes(dirty.used()), bytes(dirty.max())))
+    }
+
+    /// How fast the tiers load, and from how much on that beats computing.
+    fn speeds(&self) -> Vec<String> {
+        let inner = &self.inner;
+        let one = |(tier, pace): (&Arc<dyn Tier>, &Pace)| {
+            let (name, speed) = (&tier.caps().name, pace.speed()?);
+            Some(match inner.computed_per_s.map(|rate| speed.break_even_bytes(rate)) {
+                None => format!("{name}: a load takes {speed}"),
+                Some(Some(bytes)) => {
+                    format!("{name}: a load takes {speed}; it beats computing from {} on", crate::bytes::format(bytes))
+                }
+                Some(None) => format!("{name}: a load takes {speed}; computing is quicker"),
+            })
+        };
+        inner.tiers.iter().zip(&inner.paces).filter_map(one).collect()
+    }
+}
 
 impl Observe for Stack {
     /// That of the slowest tier, through which everything passes.
@@ -27,6 +53,8 @@ impl Observe for Stack {
         let all: Vec<_> = self.inner.tiers.iter().map(|t| (t.caps().name.clone(), t.status())).collect();
         let mut reasons: Vec<String> =
             all.iter().flat_map(|(name, s)| s.reasons.iter().map(move |r| format!("{name}: {r}"))).collect();
+        reasons.extend(self.speeds());
+        reasons.extend(self.waiting());
         if self.gate.is_closed() {
             reasons.insert(0, "it was closed".into());
         }

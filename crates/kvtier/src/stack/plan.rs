@@ -1,190 +1,281 @@
-use kvtier_core::{
-    Class, Ctx, Done, Error, ErrorKind, Load, Loaded, Save, Saved, ShedReason, Slot, Ticket, Tier, TierExt,
-};
-use kvtier_mem::{Lease, View};
+//! What a stack does with a chunk: decisions without I/O, made for one chunk at a time.
 
-use super::flights::Flight;
-use super::verdict::{Verdict, better};
-use super::{Inner, add};
+use std::time::Duration;
 
-type LoadSlot = Slot<Load, Loaded>;
+/// The most tiers of a stack.
+pub const LEVELS_MAX: usize = 16;
 
-/// A load on its way down.
-struct Falling {
-    op: Load,
-    slot: LoadSlot,
-    verdict: Verdict,
-    /// Ends the wait of others for this key, when dropped. `None` for one that has waited itself.
-    flight: Option<Flight>,
+/// How saves reach a tier of a stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Write {
+    /// A save is answered when the tier has answered.
+    #[default]
+    Through,
+    /// A save is answered when a tier above has the chunk; this one gets it soon after, from there. What waits is bounded.
+    Back,
+    /// The tier gets what the tier above it gives up, and what no tier above keeps.
+    Spill,
 }
 
-/// Loads a batch: what no other load is fetching at the moment at once, then, when they have landed, the rest.
-pub async fn load(stack: &Inner, ctx: &Ctx, ops: Vec<(Load, LoadSlot)>) {
-    let (mut own, mut others) = (Vec::new(), Vec::new());
-    for (op, slot) in ops {
-        match stack.flights.begin(op.key.digest()) {
-            Ok(flight) => own.push(Falling { op, slot, verdict: Verdict::default(), flight: Some(flight) }),
-            Err(landed) => others.push((op, slot, landed)),
-        }
-    }
-    add(&stack.counters.joined, others.len() as u64);
-    fall(stack, ctx, own).await;
-    let mut rest = Vec::with_capacity(others.len());
-    for (op, slot, landed) in others {
-        // How it ended is of no matter: the chunk is above now, or it is not.
-        let _ = landed.await;
-        rest.push(Falling { op, slot, verdict: Verdict::default(), flight: None });
-    }
-    fall(stack, ctx, rest).await;
+/// Which of the chunks that were found below a tier come up to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Admit {
+    /// All are offered; the tier's own policy says which are worth the room.
+    #[default]
+    Policy,
+    /// Those that were found below so many times.
+    AfterHits(u8),
+    /// None.
+    Never,
 }
 
-/// Offers ops to tier after tier until one has the chunk.
-async fn fall(stack: &Inner, ctx: &Ctx, mut open: Vec<Falling>) {
-    for at in 0..stack.tiers.len() {
-        open = still_wanted(open);
-        if open.is_empty() {
-            return;
-        }
-        let (ops, rest): (Vec<_>, Vec<_>) = open.into_iter().map(|f| (f.op, (f.slot, f.verdict, f.flight))).unzip();
-        let answers = stack.tiers[at].load_waiting(ctx, ops).await;
-        let (mut hits, mut next) = (Vec::new(), Vec::new());
-        for (Done { op, result }, (slot, mut verdict, flight)) in answers.into_iter().zip(rest) {
-            add(&stack.counters.tier_errors, u64::from(result.is_err()));
-            match result {
-                Ok(Loaded::Hit { len }) => hits.push((len, Falling { op, slot, verdict, flight })),
-                // Its memory is still with that tier: nothing is left to offer to the next.
-                Err(e) if op.into.is_empty() => slot.finish(op, Err(e)),
-                other => {
-                    verdict.hear(other);
-                    next.push(Falling { op, slot, verdict, flight });
-                }
-            }
-        }
-        finish_hits(stack, ctx, at, hits).await;
-        open = next;
+/// What is asked of one tier of a stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Rule {
+    /// How saves reach it.
+    pub write: Write,
+    /// Which chunks that were found below come up to it.
+    pub admit: Admit,
+    /// How long a lookup or load may take in it; `None` for as long as the caller waits.
+    pub deadline: Option<Duration>,
+}
+
+impl Rule {
+    /// Write-through, every chunk offered, no deadline of its own.
+    pub fn new() -> Self {
+        Rule::default()
     }
-    for Falling { op, slot, verdict, .. } in open {
-        add(&stack.counters.corrupt, u64::from(verdict.is_corrupt()));
-        let answer = verdict.sum_up();
-        add(&stack.counters.misses, u64::from(matches!(answer, Ok(Loaded::Miss(_)))));
-        slot.finish(op, answer);
+
+    /// The same with another way for saves.
+    pub fn with_write(mut self, write: Write) -> Self {
+        self.write = write;
+        self
+    }
+
+    /// The same with another admission.
+    pub fn with_admit(mut self, admit: Admit) -> Self {
+        self.admit = admit;
+        self
+    }
+
+    /// The same with a deadline of its own.
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
     }
 }
 
-/// Ends the ops that nobody waits for any more; they have not begun in the tier that would be next.
-fn still_wanted(open: Vec<Falling>) -> Vec<Falling> {
-    let mut wanted = Vec::with_capacity(open.len());
-    for falling in open {
-        match falling.slot.is_over() {
-            None => wanted.push(falling),
-            Some(kind) => {
-                let error = Error::new(kind, "the load ended before a tier had answered it").with_op("load");
-                let Falling { op, slot, .. } = falling;
-                let error = error.with_key(*op.key.digest());
-                slot.finish(op, Err(error));
-            }
-        }
+/// Some tiers of a stack.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Tiers(u16);
+
+impl Tiers {
+    /// Those for which `is_one` holds.
+    pub fn of(rules: &[Rule], is_one: impl Fn(usize, &Rule) -> bool) -> Self {
+        let bits = rules.iter().enumerate().filter(|(at, rule)| is_one(*at, rule)).map(|(at, _)| 1u16 << at);
+        Tiers(bits.fold(0, |all, bit| all | bit))
     }
-    wanted
+
+    pub fn only(at: usize) -> Self {
+        Tiers(1 << at)
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn first(self) -> Option<usize> {
+        (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
+    }
+
+    pub fn and(self, other: Tiers) -> Self {
+        Tiers(self.0 | other.0)
+    }
+
+    pub fn without(self, other: Tiers) -> Self {
+        Tiers(self.0 & !other.0)
+    }
+
+    /// The fastest first.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..LEVELS_MAX).filter(move |at| self.0 & (1 << at) != 0)
+    }
 }
 
-/// Answers hits of tier `at`, after they were promoted to the tiers above.
-async fn finish_hits(stack: &Inner, ctx: &Ctx, at: usize, hits: Vec<(u64, Falling)>) {
-    let (mut ops, mut rest) = (Vec::with_capacity(hits.len()), Vec::with_capacity(hits.len()));
-    for (len, Falling { op, slot, verdict, flight }) in hits {
-        add(&stack.counters.corrupt, u64::from(verdict.is_corrupt()));
-        rest.push((len, op.into.len(), slot, flight));
-        ops.push(op);
+/// The tiers that a chunk found in tier `at` is offered to; it was found below them `hits` times, this one included.
+pub fn promote_to(rules: &[Rule], at: usize, hits: u8) -> Tiers {
+    Tiers::of(&rules[..at], |_, rule| match rule.admit {
+        Admit::Policy => true,
+        Admit::AfterHits(needed) => hits >= needed,
+        Admit::Never => false,
+    })
+}
+
+/// Whether it matters how often a chunk that tier `at` has was found.
+pub fn counts_hits(rules: &[Rule], at: usize) -> bool {
+    rules[..at].iter().any(|rule| matches!(rule.admit, Admit::AfterHits(_)))
+}
+
+/// Where what tier `from` gives up goes.
+pub fn spill_below(rules: &[Rule], from: usize) -> Option<usize> {
+    let below = from + 1;
+    rules.get(below).filter(|rule| rule.write == Write::Spill).map(|_| below)
+}
+
+/// What is to be done for a save.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SaveStep {
+    /// Save to these, all at once, and [tell](SavePlan::heard) who kept it.
+    Wait(Tiers),
+    /// The caller may be answered; these get it in the background, from this tier. Where that cannot be, [they are waited for](SavePlan::no_room).
+    Later { tiers: Tiers, from: usize },
+    /// The caller may be answered.
+    Done,
+}
+
+/// One save on its way through the tiers.
+#[derive(Clone, Copy, Debug)]
+pub struct SavePlan {
+    /// Asked already.
+    asked: Tiers,
+    kept: Tiers,
+    left: Tiers,
+    begun: bool,
+    room: bool,
+}
+
+impl SavePlan {
+    pub fn new() -> Self {
+        SavePlan { asked: Tiers::default(), kept: Tiers::default(), left: Tiers::default(), begun: false, room: true }
     }
-    let ops = if at > 0 { promote(stack, ctx, ops, at).await } else { ops };
-    for (op, (len, leases, slot, flight)) in ops.into_iter().zip(rest) {
-        let answer = if op.into.len() == leases {
-            add(&stack.counters.hits, 1);
-            Ok(Loaded::Hit { len })
-        } else {
-            // A hit says that all bytes are there, and some are in memory that cannot be handed back yet.
-            let what = "a faster tier still copies from this memory";
-            Err(Error::new(ErrorKind::Timeout, what).with_op("load").with_key(*op.key.digest()))
+
+    /// What is next. A [`SaveStep::Later`] is given once; after it all is done.
+    pub fn next(&mut self, rules: &[Rule]) -> SaveStep {
+        if !self.begun {
+            self.begun = true;
+            self.left = Tiers::of(rules, |_, rule| rule.write != Write::Through);
+            return self.wait(Tiers::of(rules, |_, rule| rule.write == Write::Through));
+        }
+        let Some(from) = self.kept.first() else {
+            // Nobody above keeps it: whoever is below and does is better than nobody.
+            return self.left.first().map_or(SaveStep::Done, |at| self.wait(Tiers::only(at)));
         };
-        let op = if answer.is_ok() { op } else { Load { key: op.key, into: Vec::new() } };
-        slot.finish(op, answer);
-        drop(flight);
-    }
-}
-
-/// Saves chunks that tier `from` had to the tiers above it, out of the callers' own leases, and gives them back. What a tier does not
-/// take now, it does not get: the next load finds it below again.
-async fn promote(stack: &Inner, ctx: &Ctx, ops: Vec<Load>, from: usize) -> Vec<Load> {
-    if ops.is_empty() {
-        return ops;
-    }
-    // The class tells a tier above that this memory goes back to the caller, so that it copies instead of keeping it.
-    let ctx = &ctx.clone().with_class(Class::Prefetch);
-    let frozen = |op: Load| (op.key, op.into.into_iter().map(Lease::freeze).collect::<Vec<View>>());
-    let chunks: Vec<_> = ops.into_iter().map(frozen).collect();
-    for tier in &stack.tiers[..from] {
-        let filled = |views: &[View]| views.iter().filter(|v| !v.is_empty()).cloned().collect();
-        let saves = chunks.iter().map(|(key, views)| Save { key: key.clone(), from: filled(views) }).collect();
-        for done in tier.save(ctx, saves).await {
-            add(&stack.counters.promoted, u64::from(matches!(done.result, Ok(Saved::Stored))));
-            add(&stack.counters.tier_errors, u64::from(done.result.is_err()));
-        }
-    }
-    let thawed = |views: Vec<View>| views.into_iter().filter_map(|v| v.into_lease().ok()).collect();
-    chunks.into_iter().map(|(key, views)| Load { key, into: thawed(views) }).collect()
-}
-
-/// Writes a batch through to all tiers at once.
-pub async fn save(stack: &Inner, ctx: &Ctx, ops: Vec<(Save, Slot<Save, Saved>)>) {
-    let (mut wanted, mut slots) = (Vec::with_capacity(ops.len()), Vec::with_capacity(ops.len()));
-    for (op, slot) in ops {
-        match slot.is_over() {
-            None => {
-                wanted.push(op);
-                slots.push(slot);
-            }
-            Some(kind) => {
-                let error = Error::new(kind, "the save ended before it began").with_op("save");
-                let error = error.with_key(*op.key.digest());
-                slot.finish(op, Err(error));
+        let back = Tiers::of(rules, |at, rule| rule.write == Write::Back && at > from).without(self.asked);
+        self.left = Tiers::default();
+        match (back.is_empty(), self.room) {
+            (true, _) => SaveStep::Done,
+            (false, false) => self.wait(back),
+            (false, true) => {
+                self.asked = self.asked.and(back);
+                SaveStep::Later { tiers: back, from }
             }
         }
     }
-    if wanted.is_empty() {
-        return;
+
+    /// These of the tiers that were asked have it.
+    pub fn heard(&mut self, kept: Tiers) {
+        self.kept = self.kept.and(kept);
     }
-    let copies = || wanted.iter().map(|op| Save { key: op.key.clone(), from: op.from.clone() }).collect();
-    // All have begun before the first is waited for.
-    let begun: Vec<Ticket<_>> = stack.tiers.iter().map(|tier| tier.save(ctx, copies())).collect();
-    let mut best: Vec<Option<Result<Saved, Error>>> = wanted.iter().map(|_| None).collect();
-    for (tier, ticket) in stack.tiers.iter().zip(begun) {
-        for (best, answer) in best.iter_mut().zip(patient(&**tier, ctx, ticket.await).await) {
-            add(&stack.counters.tier_errors, u64::from(answer.is_err()));
-            *best = Some(match best.take() {
-                Some(before) => better(before, answer),
-                None => answer,
-            });
-        }
+
+    /// What was to be done later cannot wait: nothing above can show it, or too much waits already.
+    pub fn no_room(&mut self, tiers: Tiers) {
+        self.asked = self.asked.without(tiers);
+        self.room = false;
     }
-    for ((op, slot), best) in wanted.into_iter().zip(slots).zip(best) {
-        slot.finish(op, best.expect("a stack has a tier, and a tier answers every op"));
+
+    fn wait(&mut self, tiers: Tiers) -> SaveStep {
+        self.asked = self.asked.and(tiers);
+        self.left = self.left.without(tiers);
+        SaveStep::Wait(tiers)
     }
 }
 
-/// A tier's answers, with those that were throttled offered again until the deadline.
-async fn patient(tier: &dyn Tier, ctx: &Ctx, answers: Vec<Done<Save, Saved>>) -> Vec<Result<Saved, Error>> {
-    let (mut results, mut again) = (Vec::with_capacity(answers.len()), Vec::new());
-    for (at, Done { op, result }) in answers.into_iter().enumerate() {
-        if matches!(result, Ok(Saved::Shed(ShedReason::Throttled))) {
-            again.push((at, op));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITES: [Write; 3] = [Write::Through, Write::Back, Write::Spill];
+
+    /// Every stack of up to four tiers whose first is written through.
+    fn all_rules() -> Vec<Vec<Rule>> {
+        let mut all = vec![vec![Rule::new()]];
+        for at in 0.. {
+            let Some(rules) = all.get(at).filter(|rules: &&Vec<Rule>| rules.len() < 4).cloned() else { break };
+            for write in WRITES {
+                let mut longer = rules.clone();
+                longer.push(Rule::new().with_write(write));
+                all.push(longer);
+            }
         }
-        results.push(result);
+        all
     }
-    if !again.is_empty() && tier.ready(ctx).await.is_ok() {
-        let (places, ops): (Vec<_>, Vec<_>) = again.into_iter().unzip();
-        for (at, done) in places.into_iter().zip(tier.save_waiting(ctx, ops).await) {
-            results[at] = done.result;
+
+    /// What a save does, said in sentences: all that are written through get it; when any of them keeps it, those of write-back below the
+    /// first that did get it later (or now, without room); when none does, the others are asked in turn until one does, and those of
+    /// write-back below that one follow.
+    fn model(rules: &[Rule], takers: Tiers, room: bool) -> (Tiers, Tiers) {
+        let takes = |at: usize| takers.iter().any(|taker| taker == at);
+        let mut waited = Tiers::of(rules, |_, rule| rule.write == Write::Through);
+        let mut from = waited.iter().find(|at| takes(*at));
+        for (at, rule) in rules.iter().enumerate() {
+            if from.is_none() && rule.write != Write::Through {
+                waited = waited.and(Tiers::only(at));
+                from = takes(at).then_some(at);
+            }
         }
+        let Some(from) = from else { return (waited, Tiers::default()) };
+        let back = Tiers::of(rules, |at, rule| rule.write == Write::Back && at > from).without(waited);
+        if room { (waited, back) } else { (waited.and(back), Tiers::default()) }
     }
-    results
+
+    #[test]
+    fn every_plan_of_a_save_is_that_of_the_model_whoever_takes_it() {
+        let mut cases = 0;
+        for rules in all_rules() {
+            for (takers, room) in (0..1u16 << rules.len()).flat_map(|bits| [(Tiers(bits), true), (Tiers(bits), false)])
+            {
+                let (mut plan, mut waited, mut later) = (SavePlan::new(), Tiers::default(), Tiers::default());
+                for step in 0.. {
+                    assert!(step < 20, "it does not end");
+                    match plan.next(&rules) {
+                        SaveStep::Wait(tiers) => {
+                            assert!(tiers.iter().all(|at| !waited.iter().any(|before| before == at)), "asked twice");
+                            waited = waited.and(tiers);
+                            plan.heard(Tiers(tiers.0 & takers.0));
+                        }
+                        SaveStep::Later { tiers, from } => {
+                            assert!(takers.iter().any(|taker| taker == from) && tiers.iter().all(|at| at > from));
+                            if room { later = later.and(tiers) } else { plan.no_room(tiers) }
+                        }
+                        SaveStep::Done => break,
+                    }
+                }
+                assert_eq!(
+                    (waited, later),
+                    model(&rules, takers, room),
+                    "{rules:?}, taken by {takers:?}, room: {room}"
+                );
+                cases += 1;
+            }
+        }
+        assert!(cases > 900, "{cases}");
+    }
+
+    #[test]
+    fn who_is_promoted_to_whom() {
+        let rules =
+            [Admit::Policy, Admit::AfterHits(2), Admit::Never, Admit::Policy].map(|a| Rule::new().with_admit(a));
+        let to = |at, hits| promote_to(&rules, at, hits).iter().collect::<Vec<_>>();
+        assert_eq!((to(3, 1), to(3, 2), to(1, 1), to(0, 9)), (vec![0], vec![0, 1], vec![0], vec![]));
+        assert_eq!([0, 1, 2].map(|at| counts_hits(&rules, at)), [false, false, true]);
+    }
+
+    #[test]
+    fn victims_go_to_the_next_tier_if_that_takes_them() {
+        let rules = WRITES.map(|write| Rule::new().with_write(write));
+        assert_eq!([0, 1, 2].map(|at| spill_below(&rules, at)), [None, Some(2), None]);
+    }
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use kvtier::core::{Caps, Cursor, Error, KeyPage, Listener, LookedUp, Removed, Status, Usage, ticket};
+use kvtier::core::{
+    Batch, Caps, Cursor, Error, KeyPage, Listener, LookedUp, Removed, Status, Timekeeper, Usage, ticket,
+};
 use kvtier::prelude::*;
 
 pub const LEN: usize = 100_000;
@@ -62,19 +64,36 @@ pub fn hit(len: usize) -> Loaded {
 
 pub const ABSENT: Loaded = Loaded::Miss(MissReason::Absent);
 
-/// A host tier whose loads wait at a gate, and which can be broken.
+type Switch = Arc<(Mutex<bool>, Condvar)>;
+
+fn set(switch: &Switch, open: bool) {
+    *switch.0.lock().unwrap() = open;
+    switch.1.notify_all();
+}
+
+fn wait_for(switch: &Switch) {
+    let open = switch.0.lock().unwrap();
+    drop(switch.1.wait_while(open, |open| !*open).unwrap());
+}
+
+/// A host tier whose loads and saves wait at gates, and which can be slow or broken. It keeps deadlines of loads.
 #[derive(Debug)]
 pub struct Probe {
     pub below: Arc<HostTier>,
     pub loads: AtomicU64,
     broken: AtomicBool,
-    gate: Arc<(Mutex<bool>, Condvar)>,
+    gate: Switch,
+    saves: Switch,
+    delay_ms: Arc<AtomicU64>,
+    clock: Timekeeper,
 }
 
 impl Probe {
     pub fn over(below: Arc<HostTier>) -> Arc<Self> {
-        let gate = Arc::new((Mutex::new(true), Condvar::new()));
-        Arc::new(Probe { below, loads: AtomicU64::new(0), broken: AtomicBool::new(false), gate })
+        let switch = || Arc::new((Mutex::new(true), Condvar::new()));
+        let (loads, broken, delay_ms) = (AtomicU64::new(0), AtomicBool::new(false), Arc::default());
+        let clock = Timekeeper::start("probe").unwrap();
+        Arc::new(Probe { below, loads, broken, gate: switch(), saves: switch(), delay_ms, clock })
     }
 
     /// From now on everything answers `Io`.
@@ -82,10 +101,24 @@ impl Probe {
         self.broken.store(true, Ordering::SeqCst);
     }
 
+    /// It works again.
+    pub fn mend(&self) {
+        self.broken.store(false, Ordering::SeqCst);
+    }
+
     /// Lets loads through, or makes them wait.
     pub fn open_gate(&self, open: bool) {
-        *self.gate.0.lock().unwrap() = open;
-        self.gate.1.notify_all();
+        set(&self.gate, open);
+    }
+
+    /// Lets saves through, or makes them wait.
+    pub fn open_saves(&self, open: bool) {
+        set(&self.saves, open);
+    }
+
+    /// Makes every batch of loads take this long.
+    pub fn delay_loads(&self, by: Duration) {
+        self.delay_ms.store(by.as_millis() as u64, Ordering::SeqCst);
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -113,15 +146,17 @@ impl Tier for Probe {
         if self.check().is_err() {
             return Ticket::now(ops.into_iter().map(|op| Done { op, result: self.check().map(|()| ABSENT) }).collect());
         }
-        let (completer, ticket) = ticket();
-        let (below, gate, ctx) = (Arc::clone(&self.below), Arc::clone(&self.gate), ctx.clone());
+        let keys = ops.iter().map(|op| op.key.clone()).collect();
+        let (batch, slots, ticket) = Batch::<Load, Loaded>::new(ctx.deadline, keys);
+        self.clock.at(ctx.deadline, &batch.expiry());
+        let (below, gate, delay) = (Arc::clone(&self.below), Arc::clone(&self.gate), Arc::clone(&self.delay_ms));
+        let ctx = ctx.clone();
         std::thread::spawn(move || {
-            let mut open = gate.0.lock().unwrap();
-            while !*open {
-                open = gate.1.wait(open).unwrap();
+            wait_for(&gate);
+            std::thread::sleep(Duration::from_millis(delay.load(Ordering::SeqCst)));
+            for (slot, done) in slots.into_iter().zip(below.load(&ctx, ops).wait()) {
+                slot.finish(done.op, done.result);
             }
-            drop(open);
-            completer.complete(below.load(&ctx, ops).wait());
         });
         ticket
     }
@@ -131,7 +166,16 @@ impl Tier for Probe {
             let failed = |op| Done { op, result: self.check().map(|()| Saved::Present) };
             return Ticket::now(ops.into_iter().map(failed).collect());
         }
-        self.below.save(ctx, ops)
+        if *self.saves.0.lock().unwrap() {
+            return self.below.save(ctx, ops);
+        }
+        let (completer, ticket) = ticket();
+        let (below, saves, ctx) = (Arc::clone(&self.below), Arc::clone(&self.saves), ctx.clone());
+        std::thread::spawn(move || {
+            wait_for(&saves);
+            completer.complete(below.save(&ctx, ops).wait());
+        });
+        ticket
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {

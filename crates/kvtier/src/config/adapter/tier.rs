@@ -69,6 +69,7 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
     let own = adapter.rules != Rules::Native && adapter.kind != "raw_block";
     spec.layout = own.then_some(Layout::LmcacheMp);
     spec.policy = adapter.eviction.as_ref().and_then(|eviction| match eviction.text("eviction_policy") {
+        Some("LRU") => Some(PolicyKind::Lru),
         Some("ARC") => Some(PolicyKind::Arc),
         Some("IsolatedLRU") => Some(PolicyKind::IsolatedLru),
         _ => None,

@@ -18,6 +18,7 @@ pub fn document() -> String {
 
 const SECTIONS: &[(Form, &str)] = &[
     (Form::Stack, "Native form: beside `tiers`"),
+    (Form::Level, "Native form: every tier, as a part of the stack"),
     (Form::Of("host"), "Native form: tier `host`"),
     (Form::Of("file"), "Native form: tier `file`"),
     (Form::Of("s3"), "Tier and adapter `s3`"),

@@ -86,7 +86,7 @@ pub(super) const KEYS: &[Key] = &[
     key("blocking_timeout_secs", Int, "10", Used, "the deadline of an operation on the remote tier, in seconds"),
     key("external_lookup_client", Text, "null", Engine, "the lookup service"),
     key("py_enable_gc", Bool, "true", Engine, "Python's garbage collector"),
-    key("cache_policy", Text, "LRU", Used, "which chunks of the host tier and of local_disk go first: LRU, LFU, FIFO or MRU, in any case"),
+    key("cache_policy", Text, "LRU", Used, "which chunks of the host tier and of local_disk go first: LRU, LFU, FIFO or MRU, in any case; set by nobody, our default policy says so"),
     key("numa_mode", Text, "null", Ignored, "memory lies where the process runs; bind the process"),
     key("enable_async_loading", Bool, "false", Ignored, "loads never block here"),
     key("internal_api_server_enabled", Bool, "false", Engine, "LMCache's own API server"),

@@ -41,6 +41,8 @@ pub enum Form {
     Of(&'static str),
     /// The native form, beside `tiers`.
     Stack,
+    /// The native form, in a tier of any type: what the stack asks of it.
+    Level,
 }
 
 /// What a setting takes.
@@ -205,6 +207,7 @@ impl fmt::Display for Form {
             Form::Adapter => f.write_str("every tier"),
             Form::Of(kind) => write!(f, "tier {kind}"),
             Form::Stack => f.write_str("beside tiers"),
+            Form::Level => f.write_str("every native tier"),
         }
     }
 }

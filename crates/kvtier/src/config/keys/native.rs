@@ -1,22 +1,31 @@
 //! The native form's own settings.
 
-use super::Form::{Of, Stack};
+use super::Form::{Level, Of, Stack};
 use super::Key;
-use super::Kind::{Name, Size, Switch, Text, Tiers, Word};
+use super::Kind::{Name, Object, Positive, Size, Switch, Text, Tiers, Word};
 use super::Role::Used;
 use super::{Form, at};
 
 const HOST: Form = Of("host");
 const FILE: Form = Of("file");
 
-const POLICY: &str = "which chunks go first: `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows";
+const POLICY: &str = "which chunks go first: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows";
+
+const QUOTAS: &str = "how much each tenant (cache salt) may have, as sizes by tenant, `*` for every other; above it the tenant's own chunks go; needs the policy `isolated-lru`, by which the tenant with the most gives when room is short";
 
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
     at(Stack, ("tiers", Tiers), "", Used, "the tiers, the first the fastest: objects of type `host`, `file`, `s3`, `fs`, `fs_native` or `raw_block`"),
     at(Stack, ("name", Name), "stack", Used, "the stack's name in errors and reports, where there are several tiers"),
+    at(Stack, ("dirty_max", Size), "256MiB", Used, "the most bytes that wait to be written to tiers with `write: back` or `spill`; a save that would be more waits, and what a tier gives up beyond is lost"),
+    at(Stack, ("computed_per_s", Size), "null", Used, "how many bytes of KV cache the engine computes in a second (prefill tokens a second, times the bytes of a token): what would take longer to load, as measured, is a miss"),
+    at(Stack, ("prices", Object), "null", Used, "what tiers that count requests are charged, in dollars: `per_1000_writes`, `per_1000_reads`, `per_gb_read`, `per_gb_written`; shown as a metric"),
+    at(Level, ("write", Word), "through", Used, "how saves reach the tier: `through`, they wait for it; `back`, it gets them soon after, from a tier above that has them (the first must be of type `host`); `spill`, it gets what the tier above gives up"),
+    at(Level, ("admit", Word), "policy", Used, "which chunks found below come up to the tier: `policy`, those worth the room; a number, those found so many times; `never`"),
+    at(Level, ("answer_within_ms", Positive), "null", Used, "how long a lookup or load may take in the tier; what it has by then is answered"),
     at(HOST, ("bytes", Size), "", Used, "the cap"),
-    at(HOST, ("policy", Word), "lru", Used, POLICY),
+    at(HOST, ("policy", Word), "default", Used, POLICY),
+    at(HOST, ("quotas", Object), "null", Used, QUOTAS),
     at(HOST, ("name", Name), "host", Used, "the tier's name in errors and reports"),
     at(FILE, ("path", Name), "", Used, "the directory; made if it is not there, refused if it is somebody else's"),
     at(FILE, ("bytes", Size), "", Used, "the cap; also spelled `capacity`; here it may also be a share of the file system, such as `80%`"),
@@ -27,6 +36,7 @@ pub(super) const KEYS: &[Key] = &[
     at(FILE, ("durability", Word), "none", Used, "when a save is answered: `none`, when the chunk is written and named; `fdatasync`, when it is on the device; `syncfs`, the same for all that was saved meanwhile at once"),
     at(FILE, ("free_min", Size), "null", Used, "bytes of the file system that stay free, whatever the cap; the default is one hundredth of it, at most 1 GiB"),
     at(FILE, ("bounce", Size), "64MiB", Used, "memory for chunks whose own is not aligned to pages; 0 refuses them"),
-    at(FILE, ("policy", Word), "lru", Used, POLICY),
+    at(FILE, ("policy", Word), "default", Used, POLICY),
+    at(FILE, ("quotas", Object), "null", Used, QUOTAS),
     at(FILE, ("name", Text), "file", Used, "the tier's name in errors and reports"),
 ];

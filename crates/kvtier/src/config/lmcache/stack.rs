@@ -2,6 +2,7 @@
 
 use kvtier_core::{Error, ErrorKind};
 use kvtier_evict::PolicyKind;
+use kvtier_index::Quotas;
 
 use super::engine::{LmcacheConfig, Setting, Source};
 use super::{plugins, remote};
@@ -97,8 +98,11 @@ impl LmcacheConfig {
         }
     }
 
-    /// LMCache's own words for it, in any case.
+    /// LMCache's own words for it, in any case; ours where nobody chose one.
     fn policy(&self) -> Result<PolicyKind, Error> {
+        if self.setting("cache_policy").is_none_or(|setting| setting.source == Source::Default) {
+            return Ok(PolicyKind::Default);
+        }
         let word = self.value("cache_policy").as_text().unwrap_or_default().to_lowercase();
         let known = matches!(word.as_str(), "lru" | "lfu" | "fifo" | "mru");
         let policy = word.parse().ok().filter(|_| known);
@@ -109,7 +113,7 @@ impl LmcacheConfig {
         let bytes = crate::bytes::of_gib(self.value("max_local_cpu_size").as_f64().unwrap_or(0.0));
         let on = self.value("local_cpu").as_bool() == Some(true) && bytes > 0;
         let policy = Some(self.policy()?);
-        Ok(on.then_some(TierSpec::Host { bytes, name: None, policy }))
+        Ok(on.then_some(TierSpec::Host { bytes, name: None, policy, quotas: Quotas::new() }))
     }
 
     /// LMCache gives each GPU one of the directories, in turn. It finds nothing again in them after a restart, so what is in them is not

@@ -1,6 +1,25 @@
-//! What the tiers count, in one table: `docs/METRICS.md` is written from it.
+//! What the tiers count, in one table: `docs/METRICS.md` is written from it. For Prometheus as text, served or not, and through the `metrics`
+//! facade.
+
+mod document;
+mod expose;
+#[cfg(feature = "metrics")]
+mod facade;
+mod grafana;
+mod measured;
+mod price;
+mod serve;
 
 use std::fmt;
+
+pub use document::markdown;
+pub use expose::{Sample, Shown, prometheus, prometheus_name, samples};
+#[cfg(feature = "metrics")]
+pub use facade::record;
+pub use grafana::dashboard;
+pub use measured::{Measured, Meter, Times};
+pub use price::Prices;
+pub use serve::Server;
 
 /// What a counter counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +31,8 @@ pub enum Unit {
     Chunks,
     /// Bytes.
     Bytes,
+    /// Microseconds; seconds in Prometheus.
+    Micros,
 }
 
 /// Whether a counter's name and meaning may still change.
@@ -92,6 +113,13 @@ counters! { StackCounters, "stack":
     Stable Ops joined "loads that waited for another load of the same key",
     Stable Chunks promoted "copies of chunks kept by a faster tier after a hit below it",
     Stable Ops tier_errors "answers of single tiers that were errors",
+    Stable Chunks not_admitted "chunks found below that a faster tier was not offered",
+    Stable Chunks written_behind "chunks that a lower tier got after the save was answered, or when a tier above gave them up",
+    Stable Chunks lost_behind "chunks on their way to a lower tier that did not get there: no room for what waits, or the tier did not take them",
+    Stable Ops dirty_full "saves that waited for a lower tier because too much waited to be written",
+    Stable Chunks spilled "chunks that a tier gave up and the tier below it was to get",
+    Stable Micros queue_us "time that batches waited for the stack's thread",
+    Stable Ops too_slow "chunks that were there but would have taken longer to load than to compute",
 }
 
 const FILE: &[Metric] = metrics! { "file":
@@ -115,6 +143,7 @@ const FILE: &[Metric] = metrics! { "file":
     Experimental Bytes copied_tail_bytes "copy ledger: last partial pages, at most 4095 bytes a chunk",
     Experimental Bytes copied_bounce_bytes "copy ledger: payload that went through bounce memory, because the caller's was not aligned",
     Experimental Bytes summed_save_bytes "copy ledger: payload summed for saves; none when the view knew its sums",
+    Stable Micros queue_us "time that steps of ops waited for one of the tier's threads",
     Stable Ops throttled "ops turned away because too much was in flight",
     Stable Ops stranded "ops past their deadline whose memory the medium still held",
 };
@@ -124,19 +153,13 @@ pub fn all() -> impl Iterator<Item = &'static Metric> {
     HostCounters::TABLE.iter().chain(FILE).chain(StackCounters::TABLE)
 }
 
-/// The table as Markdown.
-pub fn markdown() -> String {
-    let row = |m: &Metric| format!("| {} | `{}` | {} | {} | {} |\n", m.tier, m.name, m.unit, m.stability, m.help);
-    let head = "| tier | counter | unit | stability | meaning |\n|---|---|---|---|---|\n";
-    head.chars().chain(all().map(row).collect::<String>().chars()).collect()
-}
-
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Unit::Ops => "ops",
             Unit::Chunks => "chunks",
             Unit::Bytes => "bytes",
+            Unit::Micros => "µs",
         })
     }
 }

@@ -1,0 +1,82 @@
+//! Eviction to the letter as LMCache does it.
+
+use crate::{Entry, Index, InvalidConfig};
+
+/// How often LMCache looks, in milliseconds.
+const LOOK_EVERY_MS: u64 = 1000;
+
+/// Eviction as LMCache 0.5.6 does it: once a second, when so much of the capacity is used, a share of all chunks goes at once, counted in
+/// chunks. What a save needs beyond goes just in time all the same: the capacity is kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Compat {
+    /// Above this share of the capacity chunks go (LMCache's `trigger_watermark`).
+    pub watermark: f64,
+    /// The share of the chunks that goes (LMCache's `eviction_ratio`); clamped to 0 to 1, as there.
+    pub ratio: f64,
+}
+
+impl Compat {
+    /// LMCache's defaults: above 0.8 of the capacity 0.2 of the chunks go.
+    pub fn new() -> Self {
+        Compat { watermark: 0.8, ratio: 0.2 }
+    }
+
+    /// The same with other shares.
+    pub fn with(mut self, watermark: f64, ratio: f64) -> Self {
+        (self.watermark, self.ratio) = (watermark, ratio);
+        self
+    }
+
+    /// Shares are numbers.
+    pub fn check(&self) -> Result<(), InvalidConfig> {
+        if self.watermark.is_finite() && self.ratio.is_finite() && self.watermark >= 0.0 {
+            return Ok(());
+        }
+        Err(InvalidConfig { what: "trigger_watermark or eviction_ratio is no share", fix: "set them to 0 to 1" })
+    }
+}
+
+impl Default for Compat {
+    fn default() -> Self {
+        Compat::new()
+    }
+}
+
+/// The setting, and when it was looked at last.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    compat: Option<Compat>,
+    looked_ms: Option<u64>,
+}
+
+impl Index {
+    /// Evicts as LMCache does from now on, or no longer. Somebody has to ask for [`compat_victims`](Self::compat_victims).
+    pub fn set_compat(&mut self, compat: Option<Compat>) {
+        self.compat = Looks { compat, looked_ms: None };
+    }
+
+    /// What goes now by LMCache's rules: nothing without them, and if it was asked less than a second ago. Treat them as those of
+    /// [`victims`](Self::victims).
+    pub fn compat_victims(&mut self, now_ms: u64) -> Vec<Entry> {
+        let Some(compat) = self.compat.compat else { return Vec::new() };
+        if self.compat.looked_ms.is_some_and(|looked| now_ms < looked.saturating_add(LOOK_EVERY_MS)) {
+            return Vec::new();
+        }
+        self.compat.looked_ms = Some(now_ms);
+        let usage = self.usage();
+        if (usage.used as f64) < compat.watermark * usage.capacity as f64 {
+            return Vec::new();
+        }
+        self.expire_holds(now_ms);
+        self.policy.at(now_ms);
+        let (all, ratio) = (self.policy.len(), compat.ratio.clamp(0.0, 1.0));
+        let wanted = if ratio > 0.0 { ((all as f64 * ratio) as usize).max(all.min(1)) } else { 0 };
+        let mut victims = Vec::with_capacity(wanted);
+        while victims.len() < wanted {
+            let Some(slot) = self.policy.victim() else { break };
+            victims.push(self.start_leaving(slot));
+        }
+        victims
+    }
+}

@@ -1,0 +1,179 @@
+//! How much each tenant may have.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use kvtier_evict::PolicyKind;
+
+use crate::{ChainPlace, Entry, Index, InvalidConfig, Refusal, Reserve, TenantId, VICTIMS_MAX};
+
+/// What a write asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Want {
+    /// What it costs the medium, in bytes.
+    pub bytes: u64,
+    /// Where its chunk stands in its chain.
+    pub place: ChainPlace,
+    /// Whose it is.
+    pub tenant: TenantId,
+}
+
+impl Want {
+    /// A write of so many bytes, of tenant 0, its chain unknown.
+    pub fn new(bytes: u64) -> Self {
+        Want { bytes, place: ChainPlace::default(), tenant: TenantId(0) }
+    }
+
+    /// The same of a chunk at this place in its chain.
+    pub fn with_place(mut self, place: ChainPlace) -> Self {
+        self.place = place;
+        self
+    }
+
+    /// The same of this tenant.
+    pub fn with_tenant(mut self, tenant: TenantId) -> Self {
+        self.tenant = tenant;
+        self
+    }
+}
+
+/// How much tenants may have, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Quotas {
+    /// Limits of single tenants, in bytes.
+    pub of: BTreeMap<String, u64>,
+    /// The limit of every other tenant, in bytes; `None` for none.
+    pub others: Option<u64>,
+}
+
+impl Quotas {
+    /// No limits.
+    pub fn new() -> Self {
+        Quotas::default()
+    }
+
+    /// Limits a tenant.
+    pub fn with(mut self, tenant: &str, bytes: u64) -> Self {
+        self.of.insert(tenant.into(), bytes);
+        self
+    }
+
+    /// Limits every tenant that has no limit of its own.
+    pub fn with_others(mut self, bytes: u64) -> Self {
+        self.others = Some(bytes);
+        self
+    }
+
+    /// Whether nobody has a limit.
+    pub fn is_empty(&self) -> bool {
+        self.of.is_empty() && self.others.is_none()
+    }
+
+    /// Limits need a policy that knows whose chunks are whose.
+    pub fn check(&self, policy: PolicyKind) -> Result<(), InvalidConfig> {
+        if self.is_empty() || policy == PolicyKind::IsolatedLru {
+            return Ok(());
+        }
+        let what = "quotas are set, and the policy does not know owners";
+        Err(InvalidConfig { what, fix: "set the policy isolated-lru" })
+    }
+}
+
+/// Limits, and what counts towards them besides what is there.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    default: Option<u64>,
+    of: HashMap<TenantId, u64>,
+    /// Bytes of writes in flight.
+    reserved: HashMap<TenantId, u64>,
+    /// Bytes on their way out.
+    leaving: HashMap<TenantId, u64>,
+}
+
+impl Limits {
+    fn limit(&self, tenant: TenantId) -> Option<u64> {
+        self.of.get(&tenant).copied().or(self.default)
+    }
+
+    /// Whether anybody has a limit.
+    pub fn are_set(&self) -> bool {
+        self.default.is_some() || !self.of.is_empty()
+    }
+
+    pub fn reserve(&mut self, tenant: TenantId, bytes: u64) {
+        *self.reserved.entry(tenant).or_default() += bytes;
+    }
+
+    pub fn unreserve(&mut self, tenant: TenantId, bytes: u64) {
+        take(&mut self.reserved, tenant, bytes);
+    }
+
+    pub fn leave(&mut self, tenant: TenantId, bytes: u64) {
+        if self.are_set() {
+            *self.leaving.entry(tenant).or_default() += bytes;
+        }
+    }
+
+    pub fn left(&mut self, tenant: TenantId, bytes: u64) {
+        take(&mut self.leaving, tenant, bytes);
+    }
+}
+
+/// Takes from a sum; sums of nothing are not kept. What came before there were limits was not added.
+fn take(sums: &mut HashMap<TenantId, u64>, tenant: TenantId, bytes: u64) {
+    if let Some(sum) = sums.get_mut(&tenant) {
+        *sum = sum.saturating_sub(bytes);
+        if *sum == 0 {
+            sums.remove(&tenant);
+        }
+    }
+}
+
+impl Index {
+    /// Limits what one tenant may have, in bytes; `None` ends its limit. What is there above it goes with the tenant's next write. The
+    /// policy must know owners ([`Policy::victim_of`](kvtier_evict::Policy::victim_of)), else writes above the limit are refused.
+    pub fn set_quota(&mut self, tenant: TenantId, bytes: Option<u64>) {
+        match bytes {
+            Some(bytes) => self.quotas.of.insert(tenant, bytes),
+            None => self.quotas.of.remove(&tenant),
+        };
+    }
+
+    /// Limits, in bytes, what each tenant may have that has no limit of its own; `None` is no limit.
+    pub fn set_quota_of_others(&mut self, bytes: Option<u64>) {
+        self.quotas.default = bytes;
+    }
+
+    /// What stands against a write below the capacity: its tenant's limit. Victims are the tenant's own.
+    pub(crate) fn above_quota(&mut self, want: &Want) -> Option<Reserve> {
+        let (limit, tenant) = (self.quotas.limit(want.tenant)?, want.tenant);
+        if want.bytes > limit {
+            return Some(Reserve::Full(Refusal::Quota { bytes_max: limit }));
+        }
+        let of = |sums: &HashMap<TenantId, u64>| sums.get(&tenant).copied().unwrap_or(0);
+        let leaving = of(&self.quotas.leaving);
+        let staying = self.tenant_usage(tenant).bytes - leaving.min(self.tenant_usage(tenant).bytes);
+        let over = (staying + of(&self.quotas.reserved) + want.bytes).saturating_sub(limit);
+        if over == 0 {
+            return None;
+        }
+        match self.victims_of(tenant, over) {
+            victims if !victims.is_empty() => Some(Reserve::Evict(victims)),
+            _ if leaving > 0 => Some(Reserve::Busy),
+            _ => Some(Reserve::Full(Refusal::Held)),
+        }
+    }
+
+    fn victims_of(&mut self, tenant: TenantId, wanted: u64) -> Vec<Entry> {
+        let (mut victims, mut freed) = (Vec::new(), 0);
+        while freed < wanted && victims.len() < VICTIMS_MAX {
+            let Some(slot) = self.policy.victim_of(tenant.0) else { break };
+            let victim = self.start_leaving(slot);
+            freed += victim.chunk.bytes;
+            victims.push(victim);
+        }
+        victims
+    }
+}

@@ -1,0 +1,116 @@
+//! What an index makes of the places of chunks in their chains.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use kvtier_evict::PolicyKind;
+use kvtier_index::{ChainPlace, Chunk, Index, IndexConfig, Refusal, Reserve, Tag, Want};
+use kvtier_key::{ChunkHash, Digest, Key, KeyId, KvRank, Namespace, ObjectKey};
+
+/// Chunk `n` of a chain in one of the ranks.
+fn key(rank: i64, n: u64) -> Key {
+    let ns = Arc::new(Namespace::new("tests", Digest::of("layout", b"tests")));
+    let hash = ChunkHash::new(Digest::of("chunk", &n.to_le_bytes()).as_bytes());
+    Key::new(ns, KeyId::Object(ObjectKey::new("model", KvRank(rank), 0, hash, "").unwrap()))
+}
+
+fn after(rank: i64, n: u64, depth: u32) -> ChainPlace {
+    ChainPlace::new(Some(Tag::of(key(rank, n).digest())), depth)
+}
+
+fn inferred(index: &Index, n: u64) -> (Option<Tag>, u32) {
+    let place = index.place_of(&key(0, n));
+    assert!(!place.told);
+    (place.parent, place.depth)
+}
+
+fn index(chunks: u64, policy: PolicyKind) -> Index {
+    Index::new(IndexConfig::new(chunks * 10).with_high_mark(1.0), policy.build()).unwrap()
+}
+
+/// Saves a chunk of ten bytes after another; what went for it, or why it was not taken.
+fn save(index: &mut Index, n: u64, place: ChainPlace) -> Result<Vec<Digest>, Refusal> {
+    let mut gone = Vec::new();
+    loop {
+        match index.reserve_for(0, &Want::new(10).with_place(place)) {
+            Reserve::Granted(room) => {
+                let _ = index.commit(room, Chunk::new(*key(0, n).digest(), 8, 10).with_place(place));
+                return Ok(gone);
+            }
+            Reserve::Evict(victims) => {
+                for victim in victims {
+                    assert!(index.evicted(&victim.chunk.digest));
+                    gone.push(victim.chunk.digest);
+                }
+            }
+            Reserve::Full(why) => return Err(why),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_lookup_tells_the_places_of_what_is_saved_later() {
+    let mut index = index(8, PolicyKind::Default);
+    assert_eq!(save(&mut index, 0, ChainPlace::default()), Ok(vec![]));
+    index.learn_order(&[key(0, 0), key(0, 1), key(0, 2)]);
+    assert_eq!(inferred(&index, 1), (after(0, 0, 1).parent, 1));
+    assert_eq!(inferred(&index, 2), (after(0, 1, 2).parent, 2));
+    assert_eq!(index.place_of(&key(0, 3)), ChainPlace::default(), "nobody asked for it");
+    assert_eq!(index.get(key(0, 0).digest()).unwrap().chunk.parent, None);
+    index.learn_order(&[key(0, 9), key(0, 0)]);
+    assert_eq!(index.get(key(0, 0).digest()).unwrap().chunk.parent, Some(Tag::of(key(0, 9).digest())));
+    // A later lookup that begins in the middle of a chain goes on counting.
+    index.learn_order(&[key(0, 2), key(0, 3)]);
+    assert_eq!(inferred(&index, 3), (after(0, 2, 3).parent, 3));
+}
+
+#[test]
+fn chains_of_several_ranks_may_be_asked_for_in_one_lookup() {
+    let mut index = index(8, PolicyKind::Default);
+    let keys: Vec<Key> = (0..3).flat_map(|n| [key(1, n), key(2, n)]).collect();
+    index.learn_order(&keys);
+    for rank in [1, 2] {
+        assert_eq!(index.place_of(&key(rank, 0)), ChainPlace::default());
+        assert_eq!(index.place_of(&key(rank, 1)).parent, after(rank, 0, 1).parent);
+        assert_eq!(index.place_of(&key(rank, 2)).parent, after(rank, 1, 2).parent);
+    }
+}
+
+#[test]
+fn what_lookups_told_is_forgotten_before_it_takes_much_memory() {
+    let mut index = index(8, PolicyKind::Default);
+    let keys: Vec<Key> = (0..40_000).map(|n| key(0, n)).collect();
+    index.learn_order(&keys);
+    assert_eq!(index.place_of(&keys[1]), ChainPlace::default());
+    assert_eq!(index.place_of(&keys[39_999]).parent, after(0, 39_998, 0).parent);
+}
+
+#[test]
+fn the_rest_of_a_chain_does_not_push_out_its_beginning() {
+    for (policy, taken) in [(PolicyKind::Default, 4), (PolicyKind::Lru, 9)] {
+        let mut index = index(4, policy);
+        let mut place = ChainPlace::default();
+        let saved = (0..9).take_while(|n| {
+            let saved = save(&mut index, *n, place).is_ok();
+            place = after(0, *n, *n as u32 + 1);
+            saved
+        });
+        assert_eq!(saved.count(), taken, "{policy}");
+    }
+}
+
+#[test]
+fn an_orphan_displaces_nothing_unless_the_one_before_it_is_on_its_way() {
+    let mut index = index(2, PolicyKind::Default);
+    assert!([7, 8].map(|n| save(&mut index, n, ChainPlace::default())).iter().all(Result::is_ok));
+    assert_eq!(save(&mut index, 2, after(0, 1, 2)), Err(Refusal::NotWorth), "1 is nowhere");
+    index.touch_batch(&[*key(0, 7).digest()]);
+    index.expect(Tag::of(key(0, 1).digest()), after(0, 7, 1));
+    assert_eq!(save(&mut index, 2, after(0, 1, 2)).unwrap(), [*key(0, 8).digest()], "not 7, on which it stands");
+    index.settle(Tag::of(key(0, 1).digest()));
+    assert_eq!(save(&mut index, 3, after(0, 1, 2)), Err(Refusal::NotWorth));
+    index.learn_order(&[key(0, 1), key(0, 4)]);
+    let place = index.place_of(&key(0, 4));
+    assert!(save(&mut index, 4, place).is_ok(), "what nobody said is not held against it");
+}

@@ -1,0 +1,102 @@
+//! Chunks that are there together or not at all.
+#![allow(clippy::unwrap_used)]
+
+use kvtier_evict::PolicyKind;
+use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Reserve};
+use kvtier_key::Digest;
+
+fn key(n: u8) -> Digest {
+    Digest([n; 32])
+}
+
+fn keys<const N: usize>(numbers: [u8; N]) -> [Digest; N] {
+    numbers.map(key)
+}
+
+fn index(chunks: u64) -> Index {
+    Index::new(IndexConfig::new(chunks * 10).with_high_mark(1.0), PolicyKind::Lru.build()).unwrap()
+}
+
+fn save(index: &mut Index, n: u8) -> Vec<u8> {
+    let mut gone = Vec::new();
+    loop {
+        match index.reserve(0, 10) {
+            Reserve::Granted(room) => {
+                assert!(!matches!(index.commit(room, Chunk::new(key(n), 8, 10)), Inserted::Refused(_)));
+                return gone;
+            }
+            Reserve::Evict(victims) => gone.extend(victims.iter().map(|victim| {
+                index.evicted(&victim.chunk.digest);
+                victim.chunk.digest.0[0]
+            })),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn visible(index: &Index) -> Vec<u8> {
+    (0..30).filter(|n| index.get(&key(*n)).is_some()).collect()
+}
+
+#[test]
+fn a_set_is_seen_when_the_last_of_it_is_there_and_not_when_the_first_of_it_goes() {
+    let mut index = index(5);
+    assert!(index.declare_set(&keys([1, 2, 3])));
+    let seen: Vec<Vec<u8>> = [1, 2, 3].map(|n| (save(&mut index, n), visible(&index)).1).into();
+    assert_eq!(seen, [vec![], vec![], vec![1, 2, 3]]);
+    index.end_set(&keys([1, 2, 3]));
+    assert_eq!((save(&mut index, 4), save(&mut index, 5)), (vec![], vec![]));
+    assert_eq!(save(&mut index, 6), [1], "the oldest");
+    assert_eq!(visible(&index), [4, 5, 6]);
+    let mut next = [save(&mut index, 7), save(&mut index, 8)].concat();
+    next.sort_unstable();
+    assert_eq!(next, [2, 3], "its mates, before anything else");
+    assert_eq!(visible(&index), [4, 5, 6, 7, 8]);
+}
+
+#[test]
+fn a_remove_or_a_corrupt_member_hides_the_others_until_it_is_saved_again() {
+    let mut index = index(10);
+    assert!(index.declare_set(&keys([1, 2])));
+    [1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+    assert!(matches!(index.remove(&key(1)), kvtier_index::Removed::Gone(_)));
+    assert_eq!(visible(&index), []);
+    assert!(save(&mut index, 1).is_empty());
+    assert_eq!(visible(&index), [1, 2]);
+    assert!(index.forget(&key(2)).is_some());
+    assert_eq!(visible(&index), []);
+}
+
+#[test]
+fn a_hold_on_one_keeps_all() {
+    let mut index = index(3);
+    assert!(index.declare_set(&keys([1, 2])));
+    [1, 2, 3].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+    let hold = index.hold(&keys([2]), 1000).unwrap();
+    assert_eq!(save(&mut index, 4), [3], "1 is older");
+    assert_eq!(visible(&index), [1, 2, 4]);
+    index.release(hold);
+    let gone: Vec<u8> = [5, 6, 7].iter().flat_map(|n| save(&mut index, *n)).collect();
+    assert_eq!(gone.len(), 3);
+    assert_eq!(visible(&index), [5, 6, 7]);
+}
+
+#[test]
+fn what_is_there_of_a_set_that_did_not_get_whole_goes_first() {
+    let mut index = index(4);
+    assert!(save(&mut index, 9).is_empty());
+    assert!(index.declare_set(&keys([1, 2, 3])));
+    [1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+    index.end_set(&keys([1, 2, 3]));
+    assert!(save(&mut index, 10).is_empty());
+    let gone = [save(&mut index, 11), save(&mut index, 12)].concat();
+    assert_eq!(gone.len(), 2);
+    assert!(!gone.contains(&9), "{gone:?}");
+    assert_eq!(visible(&index), [9, 10, 11, 12]);
+    // A set of nothing but refusals leaves nothing behind.
+    assert!(index.declare_set(&keys([20, 21])));
+    index.end_set(&keys([20, 21]));
+    assert!(index.declare_set(&keys([20])));
+    let _ = save(&mut index, 20);
+    assert_eq!(visible(&index).last(), Some(&20));
+}

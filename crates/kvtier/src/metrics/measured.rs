@@ -1,0 +1,179 @@
+//! A tier that measures the tier inside it: how long batches take.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use kvtier_core::{
+    Caps, Ctx, Cursor, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe,
+    Removed, Save, Saved, Spill, Status, Ticket, Tier, Usage, View,
+};
+
+/// The upper ends of the buckets: powers of four from 16 µs to 17 s.
+const ENDS: [Duration; 11] = {
+    let mut ends = [Duration::from_micros(16); 11];
+    let mut at = 1;
+    while at < ends.len() {
+        ends[at] = Duration::from_micros(16 << (2 * at));
+        at += 1;
+    }
+    ends
+};
+
+/// How long batches of one verb took.
+#[derive(Debug, Default)]
+pub struct Times {
+    /// One a bucket, and one for what took longer than all.
+    counts: [AtomicU64; ENDS.len() + 1],
+    sum_us: AtomicU64,
+}
+
+/// How long a tier's batches took, from the call to the answer.
+#[derive(Debug, Default)]
+pub struct Meter {
+    lookup: Times,
+    load: Times,
+    save: Times,
+    remove: Times,
+}
+
+/// Measures a tier; all else is the tier's own.
+#[derive(Debug)]
+pub struct Measured {
+    inner: Arc<dyn Tier>,
+    meter: Arc<Meter>,
+}
+
+impl Measured {
+    /// Puts it around a tier; the second part says what was measured.
+    pub fn around(inner: Arc<dyn Tier>) -> (Arc<dyn Tier>, Arc<Meter>) {
+        let meter = Arc::<Meter>::default();
+        (Arc::new(Measured { inner, meter: Arc::clone(&meter) }), meter)
+    }
+
+    fn timed<T: 'static>(&self, times: fn(&Meter) -> &Times, ask: impl FnOnce(&dyn Tier) -> Ticket<T>) -> Ticket<T> {
+        let (began, meter) = (Instant::now(), Arc::clone(&self.meter));
+        ask(&*self.inner).then_look(move |_| times(&meter).add(began.elapsed()))
+    }
+}
+
+impl Times {
+    fn add(&self, took: Duration) {
+        let bucket = ENDS.iter().position(|end| took <= *end).unwrap_or(ENDS.len());
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sum_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// How long they took together.
+    pub fn sum(&self) -> Duration {
+        Duration::from_micros(self.sum_us.load(Ordering::Relaxed))
+    }
+
+    /// A Prometheus histogram; `labels` without braces.
+    fn expose(&self, name: &str, labels: &str, out: &mut String) {
+        let mut below = 0;
+        for (count, end) in self.counts.iter().zip(ENDS.iter().map(Some).chain([None])) {
+            below += count.load(Ordering::Relaxed);
+            let end = end.map_or_else(|| "+Inf".to_owned(), |end| end.as_secs_f64().to_string());
+            let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{end}\"}} {below}");
+        }
+        let _ = writeln!(out, "{name}_sum{{{labels}}} {}\n{name}_count{{{labels}}} {below}", self.sum().as_secs_f64());
+    }
+}
+
+impl Meter {
+    /// The verbs, by name.
+    pub fn verbs(&self) -> [(&'static str, &Times); 4] {
+        [("lookup", &self.lookup), ("load", &self.load), ("save", &self.save), ("remove", &self.remove)]
+    }
+
+    pub(super) fn expose(&self, name: &str, labels: &str, out: &mut String) {
+        for (verb, times) in self.verbs() {
+            times.expose(name, &format!("{labels},op=\"{verb}\""), out);
+        }
+    }
+}
+
+impl Tier for Measured {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+        self.timed(|meter| &meter.lookup, |tier| tier.lookup(ctx, keys, mode, hold))
+    }
+
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        self.timed(|meter| &meter.load, |tier| tier.load(ctx, ops))
+    }
+
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        self.timed(|meter| &meter.save, |tier| tier.save(ctx, ops))
+    }
+
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        self.timed(|meter| &meter.remove, |tier| tier.remove(ctx, keys))
+    }
+
+    fn release(&self, hold: HoldId) {
+        self.inner.release(hold);
+    }
+
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        self.inner.ready(ctx)
+    }
+
+    fn peek(&self, key: &Key) -> Option<View> {
+        self.inner.peek(key)
+    }
+
+    fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
+        self.inner.spill_to(spill)
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        self.inner.close()
+    }
+}
+
+impl Observe for Measured {
+    fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+
+    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
+        self.inner.keys(from, max)
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) {
+        self.inner.listen(listener);
+    }
+
+    fn status(&self) -> Status {
+        self.inner.status()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_add_up() {
+        let times = Times::default();
+        [5, 16, 17, 1 << 40].into_iter().for_each(|us| times.add(Duration::from_micros(us)));
+        let mut out = String::new();
+        times.expose("x", "tier=\"t\"", &mut out);
+        let of = |end: &str| {
+            let line = out.lines().find(|line| line.contains(&format!("le=\"{end}\""))).unwrap();
+            line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
+        };
+        assert_eq!((of("0.000016"), of("0.000064"), of("+Inf"), times.count()), (2, 3, 4, 4), "{out}");
+    }
+}

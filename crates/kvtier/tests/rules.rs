@@ -1,0 +1,208 @@
+//! What rules make of a stack: write-back, spilling, admission, deadlines, and loads that are slower than computing.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::*;
+use kvtier::core::Chain;
+use kvtier::prelude::*;
+use kvtier::{Admit, Rule, StackConfig, Write};
+
+struct Two {
+    top: Arc<HostTier>,
+    low: Arc<Probe>,
+    stack: Stack,
+    arena: Arena,
+}
+
+fn two(top_bytes: u64, rule: Rule, config: impl Fn(StackConfig) -> StackConfig) -> Two {
+    let (top, low) = (host(top_bytes), Probe::over(host(32 << 20)));
+    let config = config(StackConfig::new("two")).with(top.clone()).with_rule(low.clone(), rule);
+    Two { top, low, stack: Stack::open(config).unwrap(), arena: arena() }
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}: not so after 20 s");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn back() -> Rule {
+    Rule::new().with_write(Write::Back)
+}
+
+fn spill() -> Rule {
+    Rule::new().with_write(Write::Spill)
+}
+
+#[test]
+fn a_save_does_not_wait_for_a_tier_of_write_back_which_gets_it_all_the_same() {
+    let t = two(4 << 20, back(), |c| c);
+    t.low.open_saves(false);
+    let free = t.arena.stats().free;
+    assert_eq!(save(&t.stack, &t.arena, 1, LEN), Saved::Stored);
+    assert_eq!(t.arena.stats().free, free, "the caller's memory is its own again");
+    assert_eq!(load(&*t.low.below, &t.arena, 1, LEN), ABSENT);
+    t.low.open_saves(true);
+    eventually("the chunk is below", || load(&*t.low.below, &t.arena, 1, LEN) == hit(LEN));
+    eventually("it is counted", || t.stack.status().counter("written_behind") == 1);
+    assert_eq!(t.top.status().counter("copied_save_bytes"), LEN as u64, "and was copied once, into memory");
+}
+
+#[test]
+fn what_waits_to_be_written_is_bounded_and_beyond_it_a_save_waits() {
+    let t = two(4 << 20, back(), |c| c.with_dirty_bytes_max(2 * LEN as u64));
+    t.low.open_saves(false);
+    (0..2).for_each(|n| assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored));
+    let op = Save { key: key(2), from: vec![view(&t.arena, 2, LEN)] };
+    let third = t.stack.save(&ctx(), vec![op]);
+    eventually("the third is found to be too much", || t.stack.status().counter("dirty_full") == 1);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!third.is_done());
+    t.low.open_saves(true);
+    assert_eq!(third.wait().remove(0).result.unwrap(), Saved::Stored);
+    t.stack.close().wait().unwrap();
+    assert_eq!(t.low.below.usage().chunks, 3);
+}
+
+#[test]
+fn closing_waits_for_what_is_to_be_written_and_a_remove_takes_it_too() {
+    let t = two(4 << 20, back(), |c| c);
+    t.low.open_saves(false);
+    (0..2).for_each(|n| assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored));
+    let removed = t.stack.remove(&ctx(), [key(0)].into());
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!removed.is_done());
+    t.low.open_saves(true);
+    assert_eq!(removed.wait().unwrap().removed, 1);
+    let gone = t.low.below.lookup(&ctx(), [key(0)].into(), Mode::Each, Hold::None).wait().unwrap();
+    assert_eq!(gone.found, [Presence::Miss], "it came after its remove");
+    t.stack.close().wait().unwrap();
+    assert_eq!(t.low.below.usage().chunks, 1);
+}
+
+#[test]
+fn what_memory_gives_up_is_spilled_and_comes_back() {
+    let t = two(4 * 102_400, spill(), |c| c);
+    for n in 0..20 {
+        assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored);
+    }
+    eventually("all that went lies below", || t.low.below.usage().chunks == 16);
+    assert_eq!(t.top.usage().chunks, 4);
+    for n in 0..20 {
+        assert_eq!(load(&t.stack, &t.arena, n, LEN), hit(LEN), "chunk {n}");
+    }
+    assert_eq!(t.stack.status().counter("lost_behind"), 0);
+    assert!(t.stack.status().counter("spilled") >= 16);
+}
+
+#[test]
+fn what_no_tier_above_keeps_goes_straight_to_where_spills_go() {
+    let t = two(4 * 102_400, spill(), |c| c);
+    assert_eq!(save(&t.stack, &t.arena, 1, 600_000), Saved::Stored, "it is larger than memory");
+    assert_eq!(load(&*t.low.below, &t.arena, 1, 600_000), hit(600_000));
+}
+
+#[test]
+fn a_spill_beyond_the_bound_is_lost_and_counted() {
+    let t = two(2 * 102_400, spill(), |c| c.with_dirty_bytes_max(102_400));
+    t.low.open_saves(false);
+    (0..6).for_each(|n| assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored));
+    assert_eq!((t.stack.status().counter("spilled"), t.stack.status().counter("lost_behind")), (1, 3));
+    t.low.open_saves(true);
+    eventually("the first that went lies below", || t.low.below.usage().chunks == 1);
+}
+
+#[test]
+fn a_chunk_comes_up_when_it_was_found_often_enough() {
+    let (top, low, arena) = (host(4 << 20), host(8 << 20), arena());
+    let rule = Rule::new().with_admit(Admit::AfterHits(3));
+    let stack = Stack::open(StackConfig::new("s").with_rule(top.clone(), rule).with(low.clone())).unwrap();
+    save(&*low, &arena, 1, LEN);
+    for (round, here) in [0, 0, 1, 1].into_iter().enumerate() {
+        assert_eq!(load(&stack, &arena, 1, LEN), hit(LEN));
+        assert_eq!(top.usage().chunks, here, "round {round}");
+    }
+    assert_eq!((stack.status().counter("promoted"), stack.status().counter("not_admitted")), (1, 2));
+    let rule = Rule::new().with_admit(Admit::Never);
+    let (top, low) = (host(4 << 20), low);
+    let stack = Stack::open(StackConfig::new("s").with_rule(top.clone(), rule).with(low)).unwrap();
+    (0..3).for_each(|_| assert_eq!(load(&stack, &arena, 1, LEN), hit(LEN)));
+    assert_eq!(top.usage().chunks, 0);
+}
+
+#[test]
+fn at_its_deadline_a_load_has_the_prefix_that_fast_tiers_hold() {
+    let own = Rule::new().with_deadline(Duration::from_millis(50));
+    for (rule, within) in [(own, Duration::from_secs(30)), (Rule::new(), Duration::from_millis(200))] {
+        let t = two(4 << 20, rule, |c| c);
+        (0..3).for_each(|n| {
+            save(&*t.top, &t.arena, n, LEN);
+        });
+        (3..5).for_each(|n| {
+            save(&*t.low.below, &t.arena, n, LEN);
+        });
+        t.low.open_gate(false);
+        let start = Instant::now();
+        let load = |n| Load { key: key(n), into: vec![t.arena.lease(LEN).unwrap()] };
+        let ctx = Ctx::within(within).with_chain(Chain { parent: None, depth: 0 });
+        let done = t.stack.load(&ctx, (0..5).map(load).collect()).wait();
+        assert!(start.elapsed() < Duration::from_secs(10));
+        let hits = done.iter().take_while(|done| matches!(done.result, Ok(Loaded::Hit { .. }))).count();
+        assert_eq!(hits, 3);
+        assert!(done[3..].iter().all(|d| d.result.as_ref().unwrap_err().kind() == ErrorKind::Timeout));
+        (0..3).for_each(|n| assert!(done[n].op.into[0].as_host().unwrap() == bytes(n as u64, LEN)));
+        t.low.open_gate(true);
+        drop(done);
+        t.stack.close().wait().unwrap();
+        eventually("all memory is home", || t.arena.stats().free == t.arena.stats().capacity);
+    }
+}
+
+#[test]
+fn what_is_slower_than_computing_is_a_miss_and_the_break_even_is_told() {
+    // Below, 100 kB take 20 ms; computing them takes 10 ms, or with the other rate 10 s.
+    for (rate, slow) in [(1e7, true), (1e4, false)] {
+        let t = two(102_400, Rule::new(), |c| c.with_computed_bytes_per_s(rate));
+        t.low.delay_loads(Duration::from_millis(20));
+        (0..30).for_each(|n| {
+            save(&*t.low.below, &t.arena, n, LEN);
+        });
+        let loads: Vec<Loaded> = (0..30).map(|n| load(&t.stack, &t.arena, n, LEN)).collect();
+        let missed = loads.iter().filter(|loaded| **loaded == Loaded::Miss(MissReason::Slow)).count();
+        assert_eq!(missed > 10, slow, "{missed} of 30");
+        let reasons = t.stack.status().reasons.join("\n");
+        assert!(reasons.contains(if slow { "computing is quicker" } else { "it beats computing from" }), "{reasons}");
+        let found = t.stack.lookup(&ctx(), [key(0)].into(), Mode::Each, Hold::For(Duration::from_secs(60))).wait();
+        let found = found.unwrap();
+        if slow && found.found == [Presence::Miss] {
+            let removed = t.low.below.remove(&ctx(), [key(0)].into()).wait().unwrap();
+            assert_eq!((removed.removed, found.hold), (1, None), "a hold on what is not worth loading");
+        }
+        // Nobody waits for a prefetch.
+        let op = Load { key: key(1), into: vec![t.arena.lease(LEN).unwrap()] };
+        let done = t.stack.load(&ctx().with_class(Class::Prefetch), vec![op]).wait().remove(0);
+        assert_eq!(done.result.unwrap(), hit(LEN));
+        assert!(t.low.loads.load(Ordering::SeqCst) > 0);
+    }
+}
+
+#[test]
+fn rules_that_cannot_be_are_refused_by_name() {
+    let arena_less = Probe::over(host(1 << 20));
+    let refused = |config: StackConfig| Stack::open(config).unwrap_err().to_string();
+    assert!(refused(StackConfig::new("s")).contains("at least one tier"));
+    assert!(refused(StackConfig::new("s").with_rule(host(4096), back())).contains("written through"));
+    let spilled = StackConfig::new("s").with(arena_less).with_rule(host(1 << 20), spill());
+    assert!(refused(spilled).contains("cannot hand what it evicts"));
+    let many = (0..17).fold(StackConfig::new("s"), |config, _| config.with(host(4096)));
+    assert!(refused(many).contains("at most 16"));
+    let zero = StackConfig::new("s").with_rule(host(4096), Rule::new().with_deadline(Duration::ZERO));
+    assert!(refused(zero).contains("deadline of 0"));
+}
