@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use kvtier::s3::creds::{Provide, Source};
-use kvtier::s3::{Config, Credentials, Endpoint, Error, ErrorKind, Place, Provider, Style, Trust};
+use kvtier::s3::{Checksum, Config, Credentials, Endpoint, Error, ErrorKind, Http2, Place, Provider, Style, Trust};
 use tokio::runtime::Runtime;
 
 use crate::BadInput;
@@ -31,6 +31,37 @@ pub struct StoreArgs {
     /// Certificates (PEM) to trust instead of the system's.
     #[arg(long)]
     ca_bundle: Option<PathBuf>,
+    /// The checksum to send and verify: none, crc32c, crc64nvme or sha256; without it what the provider takes.
+    #[arg(long)]
+    checksum: Option<String>,
+    /// Whether HTTP/2 is spoken: off, auto (over TLS, where the server chooses it) or prior-knowledge.
+    #[arg(long, default_value = "off")]
+    http2: String,
+}
+
+/// A bucket, and who signs for it: found once, however many clients there are.
+pub struct Store {
+    endpoint: Endpoint,
+    signer: Arc<dyn Provide>,
+    trust: Trust,
+    checksum: Option<Checksum>,
+    http2: Http2,
+    /// Where the credentials are from.
+    pub source: Source,
+    /// Their public half.
+    pub access_key: String,
+    /// When they end, in seconds since 1970.
+    pub expires: Option<i64>,
+}
+
+impl Store {
+    /// A configuration with the client's defaults and what the arguments say.
+    pub fn config(&self) -> Config {
+        let mut config = Config::with_provider(self.endpoint.clone(), Arc::clone(&self.signer));
+        (config.trust, config.http2) = (self.trust.clone(), self.http2);
+        config.checksum = self.checksum.unwrap_or(config.checksum);
+        config
+    }
 }
 
 fn lookup(name: &str) -> Option<String> {
@@ -49,12 +80,36 @@ impl StoreArgs {
         place.or_env(lookup).resolve().map_err(failed)
     }
 
-    /// A configuration with the client's defaults, signed by whom the surroundings name.
-    pub fn config(&self, runtime: &Runtime) -> Result<Config> {
-        Ok(self.config_of(runtime)?.0)
+    /// The bucket, and whom the surroundings name to sign for it.
+    pub fn find(&self, runtime: &Runtime) -> Result<Store> {
+        // What is wrong with the arguments is said before anybody is asked for credentials.
+        let (endpoint, trust) = (self.endpoint()?, self.trust()?);
+        let checksum = self.checksum.as_deref().map(checksum).transpose()?;
+        let http2 = Http2::named(&self.http2)
+            .ok_or_else(|| BadInput(format!("no --http2 {:?}; choose off, auto or prior-knowledge", self.http2)))?;
+        // Roles are taken in the bucket's region where no other is named; stores of others have regions that AWS does not know.
+        let at_aws = matches!(endpoint.provider(), Provider::Aws | Provider::Express);
+        let region = |name: &str| {
+            let fitting = || (name == "AWS_REGION" && at_aws).then(|| endpoint.region().to_owned());
+            lookup(name).or_else(fitting)
+        };
+        let (signer, now, source) = runtime.block_on(signer(region))?;
+        let (access_key, expires) = (now.access_key().to_owned(), now.expires());
+        Ok(Store { endpoint, signer, trust, checksum, http2, source, access_key, expires })
     }
 
-    /// As [`StoreArgs::config`] for the bucket of a path `s3://bucket/...`, which may also be a host.
+    /// The file of certificates, if one is named.
+    pub fn ca_bundle(&self) -> Option<&str> {
+        self.ca_bundle.as_deref()?.to_str()
+    }
+
+    fn trust(&self) -> Result<Trust> {
+        let Some(path) = &self.ca_bundle else { return Ok(Trust::System) };
+        let refused = |e| BadInput(format!("{} cannot be read: {e}; check --ca-bundle", path.display()));
+        Ok(Trust::Pem(std::fs::read(path).map_err(refused)?))
+    }
+
+    /// The configuration for the bucket of a path `s3://bucket/...`, which may also be a host.
     pub fn config_for(&self, bucket: &str, runtime: &Runtime) -> Result<Config> {
         if let Some(other) = self.bucket.as_deref().filter(|other| *other != bucket) {
             return Err(BadInput(format!("--bucket {other} and s3://{bucket} are two buckets; name one")).into());
@@ -66,32 +121,19 @@ impl StoreArgs {
         } else {
             named.bucket = Some(bucket.to_owned())
         }
-        named.config(runtime)
-    }
-
-    /// As [`StoreArgs::config`], and where the credentials were and their public half.
-    pub fn config_of(&self, runtime: &Runtime) -> Result<(Config, Source, String)> {
-        let (provider, now, source) = runtime.block_on(signer())?;
-        let key = now.access_key().to_owned();
-        let mut config = Config::with_provider(self.endpoint()?, provider);
-        if let Some(path) = &self.ca_bundle {
-            let pem = std::fs::read(path)
-                .map_err(|e| BadInput(format!("{} cannot be read: {e}; check --ca-bundle", path.display())))?;
-            config.trust = Trust::Pem(pem);
-        }
-        Ok((config, source, key))
+        Ok(named.find(runtime)?.config())
     }
 }
 
 type Signer = (Arc<dyn Provide>, Credentials, Source);
 
 #[cfg(feature = "aws-config")]
-async fn signer() -> Result<Signer> {
+async fn signer(lookup: impl Fn(&str) -> Option<String>) -> Result<Signer> {
     kvtier::s3::creds::discover(lookup).await.map_err(failed)
 }
 
 #[cfg(not(feature = "aws-config"))]
-async fn signer() -> Result<Signer> {
+async fn signer(lookup: impl Fn(&str) -> Option<String>) -> Result<Signer> {
     let nobody = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE";
     let found = kvtier::s3::creds::locate(lookup).map_err(failed)?;
     let (found, source) = found.ok_or_else(|| BadInput(nobody.into()))?;
@@ -103,6 +145,11 @@ pub fn failed(error: Error) -> anyhow::Error {
     let bad = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Denied | ErrorKind::NotFound);
     let error = anyhow::Error::from(error);
     if bad { BadInput(format!("{error:#}")).into() } else { error }
+}
+
+fn checksum(name: &str) -> Result<Checksum> {
+    let found = Checksum::named(name);
+    found.ok_or_else(|| BadInput(format!("no checksum {name:?}; choose none, crc32c, crc64nvme or sha256")).into())
 }
 
 fn style(name: &str) -> Result<Style> {

@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::http::{End, Framing, Head, Landing, Opened, Sent, Sink, Target, Way};
 use crate::request::{Payload, Request, Signer, Signing};
-use crate::retry::{Admission, Again, Permit, Refusal, Trouble, classify};
+use crate::retry::{Admission, Again, Class, Permit, Refusal, Trouble, classify};
 use crate::time::Stamp;
 use crate::xml::Complaint;
 
@@ -63,15 +63,16 @@ impl Inner {
     /// Sends a request and reads the head of its answer. Dropping the future closes the connection. The body may begin in `room`: give
     /// that to one request at a time only.
     pub async fn open(self: &Arc<Self>, request: &Request<'_>, turn: Turn, room: &mut [u8]) -> Result<Open, Trouble> {
-        let admission = self.breaker.admit(Instant::now(), &self.counters).map_err(Trouble::last)?;
+        let class = request.class();
+        let admission = self.breakers.of(class).admit(Instant::now(), &self.counters).map_err(Trouble::last)?;
         // Before the turn: a session is made by a request that takes a turn itself.
         let who = self.identity(request.signer).await.map_err(Trouble::last)?;
         let permit = match (admission, turn) {
-            (Admission::Probe, _) => self.limit.bypass(),
-            (_, Turn::Wait) => self.limit.acquire().await,
-            (_, Turn::IfFree) => self.limit.try_acquire().ok_or_else(no_turn)?,
+            (Admission::Probe, _) => self.gates.bypass(class),
+            (_, Turn::Wait) => self.gates.acquire(class).await,
+            (_, Turn::IfFree) => self.gates.try_acquire(class).ok_or_else(no_turn)?,
         };
-        let site = self.site();
+        let site = self.site_for(request);
         let mut way = match self.pool.reuse(&site.target) {
             Some(way) => way,
             // Apart, since it is large and rare.
@@ -87,7 +88,7 @@ impl Inner {
         }
         let (sent_at, unsigned) = (Instant::now(), request.payload == Payload::Bulk && !sign_body);
         let (head, early) = self.exchange(&mut way, request, room).await?;
-        self.learn(&head, sent_at);
+        self.learn(class, &head, sent_at);
         if early && head.is_success() {
             let what = "the store said yes before it had the whole body";
             return Err(Trouble::broken(Error::new(ErrorKind::Io, what)));
@@ -133,7 +134,7 @@ impl Inner {
     }
 
     /// What every answer tells, whatever it says.
-    fn learn(&self, head: &Head, sent_at: Instant) {
+    fn learn(&self, class: Class, head: &Head, sent_at: Instant) {
         if self.clock.is_due() && self.clock.learn(head.header("date"), false) {
             self.counters.clock_corrections.one();
         }
@@ -141,14 +142,14 @@ impl Inner {
         match head.status {
             429 | 503 => {
                 self.counters.throttled.one();
-                self.limit.overloaded(now, &self.counters);
+                self.gates.of(class).overloaded(now, &self.counters);
             }
             500.. => {}
             _ => {
-                self.limit.succeeded(now, now.duration_since(sent_at), &self.counters);
+                self.gates.of(class).succeeded(now, now.duration_since(sent_at), &self.counters);
             }
         }
-        if !matches!(head.status, 500 | 502 | 504) && self.breaker.succeeded(now, &self.counters) {
+        if !matches!(head.status, 500 | 502 | 504) && self.breakers.of(class).succeeded(now, &self.counters) {
             self.recovered.notify_waiters();
         }
     }
@@ -196,10 +197,12 @@ impl Open {
         }
         let complaint = Complaint::of(&body);
         let header = |name| head.header(name).map(str::to_owned);
+        // Where we are sent is followed only as far as it names a region of the same service.
+        let elsewhere = || site.endpoint.region_at(complaint.endpoint.as_deref().or(head.header("location"))?);
         let trouble = classify(Refusal {
             status: head.status,
             code: complaint.code,
-            region: header("x-amz-bucket-region").or(complaint.region),
+            region: header("x-amz-bucket-region").or(complaint.region).or_else(elsewhere),
             signed_for: site.endpoint.region(),
             retry_after: head.header("retry-after").and_then(|value| value.parse().ok()),
             request_id: header("x-amz-request-id").or(complaint.request_id),

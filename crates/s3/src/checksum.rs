@@ -22,6 +22,12 @@ pub enum Checksum {
 impl Checksum {
     const ALL: [Checksum; 3] = [Checksum::Crc32c, Checksum::Crc64Nvme, Checksum::Sha256];
 
+    /// The one of that name in configurations: `none`, `crc32c`, `crc64nvme` or `sha256`.
+    pub fn named(name: &str) -> Option<Self> {
+        let found = || Checksum::ALL.into_iter().find(|sum| sum.name().is_some_and(|own| own.to_lowercase() == name));
+        if name == "none" { Some(Checksum::None) } else { found() }
+    }
+
     /// The header that carries it.
     pub fn header(self) -> Option<&'static str> {
         match self {
@@ -132,6 +138,10 @@ mod tests {
         assert_eq!(of(Checksum::Sha256), "FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU=");
         assert_eq!(md5(b""), "1B2M2Y8AsgTpgAmY7PhCfg==");
         assert_eq!(Checksum::None.of(b"x"), None);
+        for (name, sum) in [("none", Checksum::None), ("crc32c", Checksum::Crc32c), ("sha256", Checksum::Sha256)] {
+            assert_eq!(Checksum::named(name), Some(sum));
+        }
+        assert_eq!((Checksum::named("crc64nvme"), Checksum::named("md5")), (Some(Checksum::Crc64Nvme), None));
     }
 
     #[test]

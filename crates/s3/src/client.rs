@@ -1,5 +1,6 @@
 //! The client: what all operations share, and one attempt at a request.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::{Dialer, Pool};
 use crate::refresh::Fresh;
-use crate::retry::{Breaker, Budget, Limit};
+use crate::request::Request;
+use crate::retry::{Breakers, Budget, Class, Gates};
 
 /// A client of one bucket. Clones share everything but the deadline.
 ///
@@ -35,13 +37,12 @@ enum Deadline {
 }
 
 /// What clones share.
-#[derive(Debug)]
 pub(crate) struct Inner {
     pub config: Config,
     pub site: RwLock<Arc<Site>>,
     pub pool: Pool,
-    pub limit: Arc<Limit>,
-    pub breaker: Breaker,
+    pub gates: Gates,
+    pub breakers: Breakers,
     pub budget: Budget,
     pub clock: Clock,
     pub counters: Counters,
@@ -54,6 +55,21 @@ pub(crate) struct Inner {
     pub recovered: Notify,
 }
 
+/// Without the connections, whose buffers hold tokens.
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { config, clock, .. } = self;
+        let (endpoint, idle) = (self.site().endpoint.to_string(), self.pool.idle_len());
+        let mut shown = f.debug_struct("Inner");
+        shown
+            .field("endpoint", &endpoint)
+            .field("config", config)
+            .field("clock", clock)
+            .field("connections_idle", &idle);
+        shown.field("counts", &self.counters.read()).finish_non_exhaustive()
+    }
+}
+
 impl Client {
     /// A client; nothing is sent yet.
     pub fn new(mut config: Config) -> Self {
@@ -63,8 +79,8 @@ impl Client {
         let inner = Inner {
             site: RwLock::new(Arc::new(Site::of(config.endpoint.clone()))),
             pool: Pool::new(dialer, config.idle_max),
-            limit: Limit::new(config.requests_max),
-            breaker: Breaker::new(),
+            gates: Gates::new(config.requests_max),
+            breakers: Breakers::new(),
             budget: Budget::new(),
             clock: Clock::default(),
             counters: Counters::default(),
@@ -104,9 +120,9 @@ impl Client {
         self.inner.clock.offset()
     }
 
-    /// How many requests may be in flight now.
+    /// How many GETs and HEADs may be in flight now. Writes, deletes and listings have a pace of their own, which this does not follow.
     pub fn requests_limit(&self) -> usize {
-        self.inner.limit.current()
+        self.inner.gates.of(Class::Read).current()
     }
 
     /// How many connections are idle.
@@ -115,7 +131,11 @@ impl Client {
     }
 
     /// Runs an operation until its deadline. What is large is pinned by the caller, or it would be moved about here.
-    pub(crate) async fn run<T>(&self, op: &'static str, work: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(crate) async fn run<T>(
+        &self,
+        (class, op): (Class, &'static str),
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let start = Instant::now();
         let end = match self.deadline {
             Deadline::After(time) => start.checked_add(time),
@@ -125,11 +145,12 @@ impl Client {
             Some(end) => tokio::time::timeout_at(Moment::from_std(end), work).await,
             None => Ok(work.await),
         };
-        result.unwrap_or_else(|_| Err(self.out_of_time(start))).map_err(|e| e.with_op(op))
+        result.unwrap_or_else(|_| Err(self.out_of_time(class, start))).map_err(|e| e.with_op(op))
     }
 
-    fn out_of_time(&self, start: Instant) -> Error {
-        let Inner { counters, breaker, pool, .. } = &*self.inner;
+    fn out_of_time(&self, class: Class, start: Instant) -> Error {
+        let Inner { counters, breakers, pool, .. } = &*self.inner;
+        let breaker = breakers.of(class);
         counters.deadlines.one();
         // Waiting for one's turn at a healthy endpoint says nothing against it.
         if breaker.is_silent_since(start) {
@@ -144,6 +165,12 @@ impl Client {
 impl Inner {
     pub fn site(&self) -> Arc<Site> {
         Arc::clone(&self.site.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Where a request goes.
+    pub fn site_for(&self, request: &Request<'_>) -> Arc<Site> {
+        let site = self.site();
+        if request.to_control { Arc::new(Site::of(site.endpoint.control())) } else { site }
     }
 
     /// Goes to another region of the same provider; false when that is where we are.

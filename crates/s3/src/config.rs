@@ -62,7 +62,8 @@ pub struct Config {
     pub trust: Trust,
     /// Whether HTTP/2 is spoken.
     pub http2: Http2,
-    /// The most requests in flight, and so the most connections.
+    /// The most requests in flight, and so the most connections. Of these deletes and listings have a quarter each at most. What asks for a
+    /// session of S3 Express, or looks whether an endpoint is back, comes on top: one request each.
     pub requests_max: usize,
     /// How long an operation may take, all of it: waiting for its turn, retries, the last byte.
     pub deadline: Duration,

@@ -95,6 +95,12 @@ impl Error {
         self
     }
 
+    /// What happened and why, in one text, for those who cannot be given the error itself.
+    pub(crate) fn told(&self) -> String {
+        let causes = std::iter::successors(std::error::Error::source(self), |e| e.source());
+        causes.fold(self.0.what.clone().into_owned(), |text, cause| format!("{text}: {cause}"))
+    }
+
     /// What the caller can do next.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -6,10 +6,9 @@ use std::time::Duration;
 use crate::client::Inner;
 use crate::creds::Credentials;
 use crate::error::{Error, ErrorKind, Result};
-use crate::refresh::{Fetch, Fresh, Have};
+use crate::refresh::{Fetch, Fresh, Have, Next};
 use crate::request::{Request, Signer};
 use crate::time::iso;
-use crate::tries::Tries;
 use crate::xml;
 
 /// A fetch of credentials may take no longer, whoever waits for it.
@@ -31,8 +30,24 @@ impl Inner {
                 });
                 Ok(credentials)
             }
-            Have::Nothing => fresh.fetch(|| self.clock.server(), || Arc::clone(self).fetch(session)).await,
+            Have::Nothing => self.first(session).await,
         }
+    }
+
+    /// Fetches, or waits for the one who does. The fetch goes on when the caller is out of time: the next one needs it as much.
+    async fn first(self: &Arc<Self>, session: bool) -> Result<Credentials> {
+        let turn = match self.fresh(session).turn(|| self.clock.server()).await? {
+            Next::Use(credentials) => return Ok(credentials),
+            Next::Fetch(turn) => turn,
+        };
+        let inner = Arc::clone(self);
+        let fetch = tokio::spawn(async move {
+            let result = inner.fetch(session).await;
+            inner.fresh(session).fetched(inner.clock.server(), &result, turn);
+            result
+        });
+        let ended = |e| Error::new(ErrorKind::Io, "the source of credentials broke off").with_source(e);
+        fetch.await.unwrap_or_else(|e| Err(ended(e)))
     }
 
     /// Drops what the store called expired.
@@ -70,7 +85,7 @@ impl Inner {
         let headers = [("x-amz-create-session-mode", mode)];
         let request =
             Request { query: &[("session", "")], headers: &headers, signer: Signer::Base, ..Request::new("GET", None) };
-        let answer = Tries::new(self).ask(&request, SESSION_BYTES_MAX).await?;
+        let answer = self.ask(&request, SESSION_BYTES_MAX).await?;
         session_of(&answer.body)
     }
 }

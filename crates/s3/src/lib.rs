@@ -95,8 +95,12 @@ pub mod fuzzing {
         crate::tier::fuzz_manifest(bytes);
     }
 
-    /// An endpoint as a person writes it; what resolves goes into a `host` header.
+    /// An endpoint as a person writes it; what resolves goes into a `host` header, and so does where a store may send us.
     pub fn endpoint(text: &str) {
+        let at_aws = crate::Place::of("s3://b").region("r").resolve();
+        if let Some((place, region)) = at_aws.ok().and_then(|place| Some((place.clone(), place.region_at(text)?))) {
+            assert!(place.moved(&region).target().host.ends_with(".amazonaws.com"), "{region}");
+        }
         let place = crate::Place::of(text).region("r");
         for place in [place.clone(), place.bucket("b")] {
             if let Ok(endpoint) = place.resolve() {

@@ -4,15 +4,21 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::OwnedMutexGuard;
 
 use crate::creds::Credentials;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// A caller waits for new ones only when less than this is left, in seconds, or less than a tenth of their life.
 const MARGIN_S: i64 = 5;
 /// After a failed renewal the next is tried no sooner than this, in seconds, and no later than twice that.
 const PAUSE_S: i64 = 5;
+/// What was just given is used at least this long, in seconds, whatever it says of its end: where the store's clock is ahead of the one
+/// that counts, it seems to have ended, and asking all the time helps nobody. What really has ended the store refuses.
+const LIFE_MIN_S: i64 = 5;
 /// Nothing is kept for longer than this without renewal, in seconds.
 const LIFE_MAX_S: i64 = 30 * 24 * 3600;
 
@@ -24,9 +30,30 @@ pub type Fetch = Pin<Box<dyn Future<Output = Result<Credentials>> + Send>>;
 pub struct Fresh {
     held: Mutex<Option<Held>>,
     /// Held by the one that fetches while others wait.
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
+    failed: Mutex<Option<Failed>>,
     renewing: AtomicBool,
 }
+
+/// A fetch that failed: those who waited for it are told, and do not try one after the other.
+#[derive(Debug)]
+struct Failed {
+    at: Instant,
+    kind: ErrorKind,
+    why: String,
+}
+
+/// What waiting for one's turn comes to.
+#[derive(Debug)]
+pub enum Next {
+    /// Another fetched these meanwhile.
+    Use(Credentials),
+    /// It is for us to fetch, and to give back by [`Fresh::fetched`].
+    Fetch(Turn),
+}
+
+/// The right to fetch.
+pub type Turn = OwnedMutexGuard<()>;
 
 #[derive(Debug)]
 struct Held {
@@ -74,15 +101,29 @@ impl Fresh {
         self.renewing.store(false, Ordering::Relaxed);
     }
 
-    /// Fetches, or waits for the one who does. `now` is asked again after the wait.
-    pub async fn fetch(&self, now: impl Fn() -> i64, fetch: impl FnOnce() -> Fetch) -> Result<Credentials> {
-        let _turn = self.turn.lock().await;
+    /// Waits until nobody else fetches. `now` is asked again after the wait. Errors when the one who was waited for failed.
+    pub async fn turn(&self, now: impl Fn() -> i64) -> Result<Next> {
+        let since = Instant::now();
+        let turn = Arc::clone(&self.turn).lock_owned().await;
         if let Have::Good(credentials) | Have::Due(credentials) = self.peek(now()) {
-            return Ok(credentials);
+            return Ok(Next::Use(credentials));
         }
-        let credentials = fetch().await?;
-        self.keep(now(), credentials.clone());
-        Ok(credentials)
+        match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(failed) if failed.at >= since => Err(Error::new(failed.kind, failed.why.clone())),
+            _ => Ok(Next::Fetch(turn)),
+        }
+    }
+
+    /// The result of a fetch, by the one whose turn it was.
+    pub fn fetched(&self, now: i64, result: &Result<Credentials>, turn: Turn) {
+        match result {
+            Ok(credentials) => self.keep(now, credentials.clone()),
+            Err(e) => {
+                let failed = Failed { at: Instant::now(), kind: e.kind(), why: e.told() };
+                *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
+            }
+        }
+        drop(turn);
     }
 
     /// Forgets what the store called expired, unless it was replaced meanwhile.
@@ -105,7 +146,7 @@ impl Fresh {
 
     fn keep(&self, now: i64, credentials: Credentials) {
         let (renew_at, good_until) = credentials.expires().map_or((i64::MAX, i64::MAX), |end| {
-            let life = end.saturating_sub(now).clamp(0, LIFE_MAX_S);
+            let life = end.saturating_sub(now).clamp(LIFE_MIN_S, LIFE_MAX_S);
             // Between 60 and 70 % of what is left, so that a fleet does not renew at once.
             (now + life * fastrand::i64(60..=70) / 100, now + life - MARGIN_S.min(life / 10))
         });
@@ -119,11 +160,7 @@ impl Fresh {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicU32;
-
     use super::*;
-    use crate::error::{Error, ErrorKind};
 
     fn lasting(until: i64) -> Credentials {
         Credentials::temporary("A", "s", None, Some(until))
@@ -147,26 +184,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_callers_make_one_fetch() {
-        let (fresh, fetches) = (Arc::new(Fresh::default()), Arc::new(AtomicU32::new(0)));
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..32 {
-            let (fresh, fetches) = (Arc::clone(&fresh), Arc::clone(&fetches));
-            tasks.spawn(async move {
-                let fetch = || -> Fetch {
-                    Box::pin(async move {
-                        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-                        fetches.fetch_add(1, Ordering::Relaxed);
-                        Ok(lasting(300))
-                    })
-                };
-                fresh.fetch(|| 0, fetch).await.unwrap();
-            });
+    async fn one_fetches_while_the_others_wait() {
+        let fresh = Fresh::default();
+        let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else { panic!("nobody else does") };
+        let waiting = async { fresh.turn(|| 0).await };
+        let ending = async { fresh.fetched(0, &Ok(lasting(300)), turn) };
+        assert!(matches!(tokio::join!(waiting, ending).0, Ok(Next::Use(_))));
+    }
+
+    #[tokio::test]
+    async fn those_who_waited_are_told_of_a_failure_and_the_next_tries_again() {
+        let fresh = Fresh::default();
+        let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else { panic!("nobody else does") };
+        let waiting = async { tokio::join!(fresh.turn(|| 0), fresh.turn(|| 0)) };
+        let ending = async { fresh.fetched(0, &Err(Error::new(ErrorKind::Denied, "away")), turn) };
+        let ((one, two), ()) = tokio::join!(waiting, ending);
+        for told in [one, two] {
+            let told = told.unwrap_err();
+            assert!(told.kind() == ErrorKind::Denied && told.to_string().contains("away"), "{told}");
         }
-        while let Some(done) = tasks.join_next().await {
-            done.unwrap();
-        }
-        assert_eq!(fetches.load(Ordering::Relaxed), 1);
+        assert!(matches!(fresh.turn(|| 0).await, Ok(Next::Fetch(_))));
+    }
+
+    #[test]
+    fn what_seems_to_have_ended_is_not_fetched_all_the_time() {
+        let fresh = Fresh::default();
+        fresh.keep(10_000, lasting(3600));
+        assert!(matches!(fresh.have(10_002), Have::Good(_)));
+        assert!(matches!(fresh.have(10_004), Have::Due(_)));
+        assert!(matches!(fresh.have(10_005), Have::Nothing));
     }
 
     #[test]

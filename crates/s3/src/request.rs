@@ -6,6 +6,7 @@ use crate::endpoint::{Endpoint, Style};
 use crate::error::{Error, ErrorKind, Result};
 use crate::form::{Fields, Form, Lines, decimal, put};
 use crate::http::Way;
+use crate::retry::Class;
 use crate::sign::{EMPTY_SHA256, Headers, Parts, UNSIGNED, sha256_hex};
 use crate::time::Stamp;
 
@@ -60,13 +61,26 @@ pub struct Request<'a> {
     pub signer: Signer,
     /// How the body is signed.
     pub payload: Payload,
+    /// Whether it goes where directory buckets are made.
+    pub to_control: bool,
 }
 
 impl<'a> Request<'a> {
     /// One without query, headers and body.
     pub fn new(method: &'static str, key: Option<&'a str>) -> Self {
         let (signer, payload) = (Signer::Data, Payload::Hashed);
-        Request { method, key, query: &[], headers: &[], body: &[], signer, payload }
+        Request { method, key, query: &[], headers: &[], body: &[], signer, payload, to_control: false }
+    }
+
+    /// What it is for.
+    pub fn class(&self) -> Class {
+        match (self.method, self.key) {
+            ("GET" | "HEAD", Some(_)) => Class::Read,
+            ("DELETE", Some(_)) | ("POST", None) => Class::Delete,
+            (_, Some(_)) => Class::Write,
+            _ if self.query == [("session", "")] => Class::Session,
+            _ => Class::Control,
+        }
     }
 
     /// Whether it can be sent at all.
@@ -167,6 +181,29 @@ impl<'a> Request<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_requests_are_for() {
+        let class = |method, key, query| Request { query, ..Request::new(method, key) }.class();
+        for (method, query, is) in [
+            ("GET", &[][..], Class::Read),
+            ("HEAD", &[], Class::Read),
+            ("PUT", &[], Class::Write),
+            ("POST", &[("uploads", "")], Class::Write),
+            ("DELETE", &[], Class::Delete),
+            ("DELETE", &[("uploadId", "i")], Class::Delete),
+        ] {
+            assert_eq!(class(method, Some("k"), query), is, "{method} {query:?}");
+        }
+        for (method, query, is) in [
+            ("GET", &[("session", "")], Class::Session),
+            ("GET", &[("list-type", "2")], Class::Control),
+            ("POST", &[("delete", "")], Class::Delete),
+        ] {
+            assert_eq!(class(method, None, query), is, "{method} {query:?}");
+        }
+        assert_eq!(class("HEAD", None, &[]), Class::Control);
+    }
 
     #[test]
     fn what_would_break_the_wire_is_refused() {

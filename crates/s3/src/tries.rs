@@ -8,7 +8,7 @@ use crate::attempt::{Answer, Turn};
 use crate::client::Inner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
-use crate::retry::{Again, Trouble};
+use crate::retry::{Again, Class, Trouble};
 
 const PAUSE_BASE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -17,10 +17,18 @@ const RETRY_AFTER_MAX_S: u64 = 20;
 /// Regions that one operation follows.
 const MOVES_MAX: u32 = 2;
 
+impl Inner {
+    /// Sends a request whose answer is small, until it is answered or there is no more to try.
+    pub fn ask(self: &Arc<Self>, request: &Request<'_>, bytes_max: usize) -> impl Future<Output = Result<Answer>> {
+        Tries::new(self, request.class()).ask(request, bytes_max)
+    }
+}
+
 /// How often what was tried already.
 #[derive(Debug)]
 pub struct Tries<'c> {
     inner: &'c Arc<Inner>,
+    class: Class,
     pauses: u32,
     moves: u32,
     stale: bool,
@@ -31,14 +39,13 @@ pub struct Tries<'c> {
 }
 
 impl<'c> Tries<'c> {
-    /// None yet.
-    pub fn new(inner: &'c Arc<Inner>) -> Self {
+    /// None yet, of requests of this class.
+    pub fn new(inner: &'c Arc<Inner>, class: Class) -> Self {
         let (stale, unprocessed, clock, identity, signed) = Default::default();
-        Tries { inner, pauses: 0, moves: 0, stale, unprocessed, clock, identity, signed }
+        Tries { inner, class, pauses: 0, moves: 0, stale, unprocessed, clock, identity, signed }
     }
 
-    /// Sends a request whose answer is small, until it is answered or there is no more to try.
-    pub async fn ask(mut self, request: &Request<'_>, bytes_max: usize) -> Result<Answer> {
+    async fn ask(mut self, request: &Request<'_>, bytes_max: usize) -> Result<Answer> {
         request.check()?;
         loop {
             match self.once(request, bytes_max).await {
@@ -100,17 +107,17 @@ impl<'c> Tries<'c> {
     }
 
     fn note(&self, error: &Error, sick: bool) {
-        let Inner { counters, breaker, limit, pool, .. } = &**self.inner;
+        let Inner { counters, breakers, gates, pool, .. } = &**self.inner;
         let now = Instant::now();
         if error.kind() == ErrorKind::Timeout {
             counters.timeouts.one();
-            limit.overloaded(now, counters);
+            gates.of(self.class).overloaded(now, counters);
         }
         if sick && error.status().is_none() {
             pool.doubt(error.kind() == ErrorKind::Timeout);
         }
         if sick {
-            breaker.failed(now, error.kind(), counters);
+            breakers.of(self.class).failed(now, error.kind(), counters);
         }
     }
 
@@ -128,7 +135,7 @@ impl<'c> Tries<'c> {
         if self.pauses >= config.retries_max {
             return Err(error);
         }
-        if !budget.spend(error.kind() == ErrorKind::Timeout) {
+        if !budget.spend(self.class, error.kind() == ErrorKind::Timeout) {
             counters.retries_refused.one();
             return Err(error);
         }

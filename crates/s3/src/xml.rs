@@ -55,6 +55,8 @@ pub struct Complaint {
     pub region: Option<String>,
     /// `RequestId`.
     pub request_id: Option<String>,
+    /// `Endpoint`: where a redirect leads.
+    pub endpoint: Option<String>,
 }
 
 impl Complaint {
@@ -67,6 +69,7 @@ impl Complaint {
                 "Code" => &mut found.code,
                 "Region" => &mut found.region,
                 "RequestId" => &mut found.request_id,
+                "Endpoint" => &mut found.endpoint,
                 _ => return,
             };
             let short = text.len() <= 128 && text.chars().all(|char| char.is_ascii_graphic());

@@ -92,3 +92,64 @@ async fn a_source_that_fails_at_first_is_asked_again() {
     assert!(client.list(&List::default(), None).await.is_err());
     assert!(client.list(&List::default(), None).await.is_ok());
 }
+
+#[tokio::test]
+async fn a_store_whose_clock_is_ahead_does_not_make_us_ask_all_the_time() {
+    let server = server(|setup| setup.clock_ahead_s = 7200);
+    let (client, asked) = client_of(&server, |_| Ok(lasting(3600)));
+    for _ in 0..50 {
+        client.list(&List::default(), None).await.unwrap();
+    }
+    assert!(asked.load(Ordering::SeqCst) <= 2, "{} times", asked.load(Ordering::SeqCst));
+}
+
+/// A source that takes its time, and gives something or nothing.
+#[derive(Debug)]
+struct Slow(Arc<AtomicU64>, bool);
+
+impl Provide for Slow {
+    fn provide(&self) -> Provided<'_> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            if self.1 { Ok(lasting(3600)) } else { Err(Error::new(ErrorKind::Denied, "no role today")) }
+        })
+    }
+}
+
+fn slow(server: &Server, gives: bool) -> (Client, Arc<AtomicU64>) {
+    let asked = Arc::new(AtomicU64::new(0));
+    let source = Arc::new(Slow(Arc::clone(&asked), gives));
+    (Client::new(Config::with_provider(endpoint(server, "bucket"), source)), asked)
+}
+
+#[tokio::test]
+async fn a_source_slower_than_every_caller_is_asked_once_all_the_same() {
+    let server = server(|_| {});
+    let (client, asked) = slow(&server, true);
+    let (hasty, begun) = (client.within(Duration::from_millis(50)), Instant::now());
+    let mut late = 0;
+    while hasty.list(&List::default(), None).await.is_err() {
+        late += 1;
+        assert!(begun.elapsed() < Duration::from_secs(1), "what was fetched is lost");
+    }
+    assert!(late >= 4, "{late}");
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn one_failure_is_told_to_all_who_waited_for_it() {
+    let server = server(|_| {});
+    let (client, asked) = slow(&server, false);
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        let client = client.clone();
+        tasks.spawn(async move { client.list(&List::default(), None).await.unwrap_err() });
+    }
+    for error in tasks.join_all().await {
+        assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("no role today"), "{error}");
+    }
+    assert_eq!((asked.load(Ordering::SeqCst), server.seen().len()), (1, 0));
+    client.list(&List::default(), None).await.unwrap_err();
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "who comes later has another try");
+}

@@ -43,10 +43,8 @@ async fn data_is_signed_by_a_session_and_sessions_by_the_base_credentials() {
 async fn production_names_are_used_when_there_is_no_other_endpoint() {
     let (server, memory) = (server(|setup| setup.bucket = BUCKET.into()), Memory::new());
     let host = format!("{BUCKET}.s3express-use1-az4.us-east-1.amazonaws.com");
-    let mut config = config_of(Place::of(format!("http://{host}")).resolve().unwrap());
-    assert_eq!(config.endpoint.provider(), Provider::Express);
-    config.resolver = Box::new(FixedNames(server.address()));
-    let client = Client::new(config);
+    let client = at_aws(&server);
+    assert_eq!(client.endpoint().provider(), Provider::Express);
     client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
     let seen = server.seen();
     assert_eq!((seen[0].target.as_str(), seen[0].header("host")), ("/?session", Some(host.as_str())));
@@ -84,6 +82,17 @@ async fn a_session_that_the_store_ends_early_costs_one_repetition() {
 }
 
 #[tokio::test]
+async fn a_session_slower_than_every_caller_is_made_once_all_the_same() {
+    let (server, client) = emulator();
+    server.script(Rule::next(Fault::Stall(Duration::from_millis(250))).containing("session"));
+    let (hasty, begun) = (client.within(Duration::from_millis(50)), Instant::now());
+    while hasty.list(&List::default(), None).await.is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(1), "what was made is lost: {:?}", client.counts());
+    }
+    assert_eq!(server.sessions_made(), 1);
+}
+
+#[tokio::test]
 async fn sessions_are_renewed_in_the_background_before_they_end() {
     let (server, client) = emulator();
     server.put_object("k", vec![1; 10]);
@@ -114,10 +123,51 @@ async fn the_rules_of_directory_buckets_are_kept() {
     assert!(client.delete_many(&["p/0", "p/1"]).await.unwrap().is_empty());
     let delete = server.seen().into_iter().rfind(|seen| seen.method == "POST").unwrap();
     assert!(delete.header("content-md5").is_none() && delete.header("x-amz-checksum-crc32c").is_some());
-    assert_eq!(client.create_bucket().await.unwrap_err().kind(), ErrorKind::Unsupported);
     let bytes = pattern(11 * MIB);
     client.put_multipart("m", &memory.view(&bytes), &Put::default(), (5 * MIB, 2)).await.unwrap();
     assert_eq!(server.object("m").as_deref(), Some(&bytes));
+}
+
+/// A client that uses production's names, all of which lead to the emulator.
+fn at_aws(server: &Server) -> Client {
+    let host = format!("{BUCKET}.s3express-use1-az4.us-east-1.amazonaws.com");
+    let mut config = config_of(Place::of(format!("http://{host}")).resolve().unwrap());
+    config.resolver = Box::new(FixedNames(server.address()));
+    Client::new(config)
+}
+
+#[tokio::test]
+async fn directory_buckets_are_made_and_unmade_by_the_base_credentials_elsewhere() {
+    let (server, memory) = (server(|setup| setup.bucket = BUCKET.into()), Memory::new());
+    for client in [at_aws(&server), Client::new(config_of(endpoint(&server, BUCKET)))] {
+        client.create_bucket().await.unwrap();
+        client.put("a/k", &memory.view(b"x"), &Put::default()).await.unwrap();
+        assert_eq!(client.delete_bucket().await.unwrap_err().code(), Some("BucketNotEmpty"));
+        client.delete("a/k").await.unwrap();
+        client.delete_bucket().await.unwrap();
+        client.delete_bucket().await.unwrap();
+        assert!(!client.head_bucket().await.unwrap());
+        client.create_bucket().await.unwrap();
+        assert!(client.head_bucket().await.unwrap());
+    }
+    let seen = server.seen();
+    let made: Vec<_> = seen.iter().filter(|seen| seen.method == "PUT" && !seen.target.ends_with("a/k")).collect();
+    assert_eq!(made.iter().map(|seen| seen.status).collect::<Vec<_>>(), [409, 200, 409, 200]);
+    assert_eq!(made[0].header("host"), Some("s3express-control.us-east-1.amazonaws.com"));
+    for request in made {
+        assert_eq!(request.target, format!("/{BUCKET}"));
+        assert!(request.header("authorization").unwrap().contains("/us-east-1/s3express/aws4_request"));
+        assert!(request.header("x-amz-s3session-token").is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_directory_bucket_without_a_zone_in_its_name_cannot_be() {
+    let server = server(|_| {});
+    let place = Place::of(server.url()).bucket("bucket").region("us-east-1").provider(Provider::Express);
+    let error = Client::new(config_of(place.resolve().unwrap())).create_bucket().await.unwrap_err();
+    assert_eq!((error.kind(), error.op()), (ErrorKind::Invalid, Some("create_bucket")));
+    assert!(error.to_string().contains("NAME--ZONE--x-s3") && server.seen().is_empty());
 }
 
 #[tokio::test]
@@ -142,16 +192,19 @@ async fn a_store_without_sessions_is_told_apart() {
     assert!(matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported), "{error}");
 }
 
-/// One request of `vectors/express.jsonl` or of ours: method, path, query, and the names of what is signed.
+/// One request of `vectors/express.jsonl` or of ours: host and method, path, query, and the names of what is signed, with the body's hash.
 type Asked = (String, String, Vec<String>, Vec<String>);
 
-fn asked(method: &str, target: &str, authorization: &str) -> Asked {
+fn asked<'h>(method: &str, target: &str, header: impl Fn(&str) -> &'h str) -> Asked {
+    let authorization = header("authorization");
     assert!(authorization.contains("/us-east-1/s3express/aws4_request, "), "{authorization}");
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let mut query: Vec<_> = query.split('&').filter(|pair| !pair.is_empty()).map(str::to_owned).collect();
     query.sort();
     let signed = authorization.split_once("SignedHeaders=").unwrap().1.split(',').next().unwrap();
-    (method.to_owned(), path.to_owned(), query, signed.split(';').map(str::to_owned).collect())
+    let hash = header("x-amz-content-sha256");
+    let method = format!("{method} {}", header("host"));
+    (method, path.to_owned(), query, signed.split(';').chain([hash]).map(str::to_owned).collect())
 }
 
 #[tokio::test]
@@ -177,20 +230,22 @@ async fn requests_are_those_of_boto3() {
     writer.delete("dir/obj 1").await.unwrap();
     assert!(writer.head_bucket().await.unwrap());
     assert!(client(true).head_bucket().await.unwrap());
-    let seen = server.seen();
-    assert!(seen.iter().all(|seen| seen.status < 300 && seen.header("host") == Some(&host)));
+    writer.delete("once").await.unwrap();
+    writer.delete_bucket().await.unwrap();
+    writer.create_bucket().await.unwrap();
+    let seen: Vec<_> =
+        server.seen().into_iter().filter(|seen| !(seen.method == "DELETE" && seen.target == "/once")).collect();
+    assert!(seen.iter().all(|seen| seen.status < 300));
     let mut ours: Vec<_> =
-        seen.iter().map(|seen| asked(&seen.method, &seen.target, seen.header("authorization").unwrap())).collect();
+        seen.iter().map(|seen| asked(&seen.method, &seen.target, |name| seen.header(name).unwrap())).collect();
     let mut theirs: Vec<_> = include_str!("../vectors/express.jsonl")
         .lines()
         .map(|line| {
             let case: serde_json::Value = serde_json::from_str(line).unwrap();
             let text = |name: &str| case[name].as_str().unwrap();
-            asked(
-                text("method"),
-                &format!("{}?{}", text("path"), text("query")),
-                case["headers"]["authorization"].as_str().unwrap(),
-            )
+            asked(text("method"), &format!("{}?{}", text("path"), text("query")), |name| {
+                case["headers"][name].as_str().unwrap()
+            })
         })
         .collect();
     for all in [&mut ours, &mut theirs] {

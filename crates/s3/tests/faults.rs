@@ -5,7 +5,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use kvtier_s3::{Client, ErrorKind, Get, Hedge, List, Put, Stored};
+use kvtier_s3::{Checksum, Client, ErrorKind, Get, Hedge, List, Put, Stored};
 use kvtier_testkit::s3::{Fault, Rule, Server};
 use support::*;
 
@@ -57,6 +57,7 @@ impl Scene {
         assert!(self.memory.is_whole(), "memory leaked");
         drop(self.client);
         soon("all connections are closed", || self.server.connections() == 0).await;
+        no_task_is_left().await;
     }
 }
 
@@ -73,6 +74,8 @@ async fn faults_of_one_request_are_repaired_by_the_next() {
         Fault::Cut(1),
         Fault::Cut(LEN / 2),
         Fault::Cut(LEN - 1),
+        Fault::Reset(0),
+        Fault::Reset(LEN / 2),
         Fault::Stall(slow),
         Fault::Error(409, "OperationAborted"),
     ];
@@ -152,14 +155,27 @@ async fn ranges_that_are_not_the_ones_asked_for_are_not_taken() {
 
 #[tokio::test]
 async fn a_flipped_bit_is_found_and_read_again() {
-    let scene = Scene::with(|config| config.checksum = kvtier_s3::Checksum::Crc32c);
-    scene.client.put("k", &scene.memory.view(&scene.bytes), &Put::default()).await.unwrap();
-    scene.server.script(Rule::next(Fault::Flip));
-    scene.get().await.unwrap();
-    let counts = scene.client.counts();
-    assert_eq!((counts.checksum_failures, counts.checksums_verified, counts.retries), (1, 1, 1));
-    scene.server.script(Rule::next(Fault::Flip).times(100));
-    assert_eq!(scene.get().await.unwrap_err().kind(), ErrorKind::Corrupt);
+    for checksum in [Checksum::Crc32c, Checksum::Crc64Nvme, Checksum::Sha256] {
+        let scene = Scene::with(|config| (config.checksum, config.retries_max) = (checksum, 2));
+        scene.client.put("k", &scene.memory.view(&scene.bytes), &Put::default()).await.unwrap();
+        scene.server.script(Rule::next(Fault::Flip));
+        scene.get().await.unwrap();
+        let counts = scene.client.counts();
+        assert_eq!((counts.checksum_failures, counts.checksums_verified, counts.retries), (1, 1, 1), "{checksum:?}");
+        scene.server.script(Rule::next(Fault::Flip).times(100));
+        assert_eq!(scene.get().await.unwrap_err().kind(), ErrorKind::Corrupt);
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_what_its_checksum_says_is_not_stored() {
+    let scene = Scene::with(|config| (config.checksum, config.retries_max) = (Checksum::Crc32c, 1));
+    let mut put = Put::default();
+    put.crc32c = Some(1);
+    let error = scene.client.put("new", &scene.memory.view(&scene.bytes), &put).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Corrupt, Some("BadDigest")));
+    assert!(scene.server.object("new").is_none());
     scene.end().await;
 }
 

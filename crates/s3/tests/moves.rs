@@ -96,6 +96,7 @@ impl Scene {
         assert!(self.memory.is_whole(), "memory leaked");
         drop(self.client);
         soon("all connections are closed", || server.connections() == 0).await;
+        no_task_is_left().await;
     }
 }
 

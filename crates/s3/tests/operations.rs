@@ -34,6 +34,13 @@ async fn objects_of_every_size_come_back_as_they_went() {
         assert_eq!(counts.checksums_verified, if checksum == Checksum::None { 0 } else { 7 });
         assert_eq!((counts.connections, counts.retries), (1, 0), "one connection is enough for one at a time");
     }
+    // Bodies go as they are, with their length, and their hash unsigned; several stores take nothing else.
+    for seen in server.seen().iter().filter(|seen| seen.method == "PUT") {
+        assert!(seen.header("content-encoding").is_none() && seen.header("transfer-encoding").is_none());
+        assert!(seen.header("content-length").is_some() && seen.header("content-md5").is_none());
+        let len = seen.header("content-length").unwrap();
+        assert_eq!(seen.header("x-amz-content-sha256") == Some("UNSIGNED-PAYLOAD"), len != "0");
+    }
     assert!(memory.is_whole());
 }
 
@@ -221,7 +228,7 @@ async fn a_store_without_delete_objects_is_served_one_by_one() {
 #[tokio::test]
 async fn multipart_uploads_become_one_object() {
     let (server, memory) = (server(|_| {}), Memory::new());
-    for checksum in [Checksum::None, Checksum::Crc64Nvme] {
+    for checksum in [Checksum::None, Checksum::Crc32c, Checksum::Crc64Nvme, Checksum::Sha256] {
         let mut config = config(&server);
         config.checksum = checksum;
         let (client, bytes) = (Client::new(config), pattern(12 * MIB));

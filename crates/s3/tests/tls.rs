@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use kvtier_s3::{Client, ErrorKind, Get, Place, Put, Trust};
 use kvtier_testkit::s3::Server;
+use rustls::pki_types::pem::PemObject;
 use support::front::Front;
 use support::*;
 
@@ -80,4 +81,21 @@ async fn a_plain_server_under_https_is_an_error_and_no_hang() {
     config.retries_max = 0;
     let error = Client::new(config).head("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
+}
+
+#[tokio::test]
+async fn tls_is_what_the_caller_makes_it() {
+    let server = server(|_| {});
+    let front = Front::before(&server).await;
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    provider.cipher_suites.retain(|suite| format!("{:?}", suite.suite()).contains("CHACHA20"));
+    let mut roots = rustls::RootCertStore::empty();
+    let pem = rustls::pki_types::CertificateDer::from_pem_slice(front.ca.as_bytes()).unwrap();
+    roots.add(pem).unwrap();
+    let config = rustls::ClientConfig::builder_with_provider(std::sync::Arc::new(provider));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+    let client = front.client(Trust::Custom(std::sync::Arc::new(config.with_no_client_auth())));
+    assert!(client.head_bucket().await.unwrap());
+    let suite = client.survey().await.unwrap().tls.unwrap().suite;
+    assert!(suite.contains("CHACHA20"), "{suite}");
 }

@@ -79,6 +79,10 @@ def main():
     ask("head_bucket")
     ask("create_session", SessionMode="ReadWrite")
     ask("create_session", SessionMode="ReadOnly")
+    zone = {"Type": "AvailabilityZone", "Name": "use1-az4"}
+    kind = {"Type": "Directory", "DataRedundancy": "SingleAvailabilityZone"}
+    ask("create_bucket", CreateBucketConfiguration={"Location": zone, "Bucket": kind})
+    ask("delete_bucket")
 
 
 main()

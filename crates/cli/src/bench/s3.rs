@@ -53,10 +53,10 @@ pub fn run(args: &S3Args) -> Result<()> {
     let grid = grid(args)?;
     crate::interrupt::watch()?;
     let runtime = runtime(args.threads)?;
-    let mut cells = Vec::new();
+    let (store, mut cells) = (args.store.find(&runtime)?, Vec::new());
     for (size, concurrency) in grid {
         let load = Load { ops: &args.op, size, concurrency, gb: args.gb };
-        measure(args.store.config(&runtime)?, &runtime, &load, &mut cells)?;
+        measure(store.config(), &runtime, &load, &mut cells)?;
     }
     print(&cells, args.json)
 }

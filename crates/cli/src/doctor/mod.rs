@@ -13,7 +13,7 @@ pub enum What {
     /// A directory for the file tier: what its file system and this machine can do, how fast it is, and what to set.
     File(file::FileArgs),
     /// A bucket: who signs, what its store can do, how fast it is, and what to set.
-    S3(s3::S3Args),
+    S3(Box<s3::S3Args>),
     /// Shared memory: segments of LMCache's and ours that nobody uses any more; removes them if told to.
     Shm(shm::ShmArgs),
 }

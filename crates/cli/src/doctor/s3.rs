@@ -37,6 +37,7 @@ const CLOCK_MAX_S: i64 = 30;
 struct Found {
     endpoint: Endpoint,
     signer: String,
+    ca_bundle: Option<String>,
     connection: Connection,
     probe: Probe,
     clock_offset_s: i64,
@@ -75,8 +76,8 @@ pub fn run(args: &S3Args) -> Result<()> {
 
 fn look(args: &S3Args) -> Result<Found> {
     let runtime = runtime(1)?;
-    let (config, source, key) = args.store.config_of(&runtime)?;
-    let client = Client::new(config);
+    let store = args.store.find(&runtime)?;
+    let client = Client::new(store.config());
     let connection = runtime.block_on(client.survey()).map_err(failed)?;
     let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
     let prefix = format!("kvtier-doctor/{nanos:x}-{}/", std::process::id());
@@ -86,11 +87,20 @@ fn look(args: &S3Args) -> Result<Found> {
     let mut rates = Vec::new();
     for concurrency in args.concurrency.iter().copied().filter(|n| *n > 0 && size > 0) {
         let (mut cells, load) = (Vec::new(), Load { ops: &ops, size, concurrency, gb: args.gb });
-        measure(args.store.config(&runtime)?, &runtime, &load, &mut cells)?;
+        measure(store.config(), &runtime, &load, &mut cells)?;
         rates.push(rate(&cells).context("a rate is missing")?);
     }
     let (endpoint, clock_offset_s) = (client.endpoint(), client.clock_offset());
-    Ok(Found { endpoint, signer: format!("{key}, from {source}"), connection, probe, clock_offset_s, rates })
+    let signer = format!("{}, from {}{}", store.access_key, store.source, good_for(store.expires));
+    let ca_bundle = args.store.ca_bundle().map(str::to_owned);
+    Ok(Found { endpoint, signer, ca_bundle, connection, probe, clock_offset_s, rates })
+}
+
+/// How long credentials that end are good for.
+fn good_for(expires: Option<i64>) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let left = expires.map(|end| (end.saturating_sub_unsigned(now)) / 60);
+    left.map_or_else(String::new, |minutes| format!(", good for another {minutes} min; renewed before that"))
 }
 
 fn rate(cells: &[Value]) -> Option<Rate> {
@@ -135,7 +145,7 @@ impl Found {
             Finding::new("signed bodies", if probe.wants_signed_bodies { "wanted by the store" } else { "not wanted" })
                 .advising(
                     probe.wants_signed_bodies,
-                    "hashing costs more than the transfer itself: allow UNSIGNED-PAYLOAD if you can",
+                    "found out by each client with one request more; hashing costs more than the transfer itself: allow UNSIGNED-PAYLOAD if you can",
                 ),
             self.sums(),
             self.conditional(),
@@ -209,24 +219,29 @@ impl Found {
         Finding::new("conditional PUT", makes).advising(other || found != Conditional::Honoured, advice)
     }
 
-    /// Name, value and reason of what to set.
+    /// Name, value and reason of what to set, as a configuration takes it.
     fn settings(&self) -> Vec<(&'static str, Value, String)> {
         let Found { endpoint, probe, .. } = self;
         let (sum, sum_reason) = self.checksum();
+        let path_style = endpoint.style() == Style::Path;
         let mut all = vec![
-            ("endpoint", json!(endpoint.to_string()), "it answers there".to_owned()),
+            ("s3_endpoint", json!(endpoint.to_string()), "it answers there".to_owned()),
             ("bucket", json!(endpoint.bucket()), "it is there and open to these credentials".into()),
-            ("region", json!(endpoint.region()), "the store takes signatures for it".into()),
-            ("style", json!(style(endpoint)), "requests in this style were answered".into()),
-            ("provider", json!(endpoint.provider().name()), "its profile says what else is usual".into()),
+            ("s3_region", json!(endpoint.region()), "the store takes signatures for it".into()),
+            ("path_style", json!(path_style), "requests in this style were answered".into()),
+            ("profile", json!(endpoint.provider().name()), "it says what else is usual there".into()),
             ("checksum", json!(name(sum)), sum_reason.into()),
         ];
-        if probe.wants_signed_bodies {
-            all.push(("sign_bodies", json!(true), "the store refuses others: asking costs a request".into()));
+        if let Some(path) = &self.ca_bundle {
+            all.push(("ca_bundle", json!(path), "it trusts the server's certificate".into()));
+        }
+        if probe.conditional != Conditional::Honoured {
+            let reason = "the store cannot tell nodes who evicts: one node has single, all others never";
+            all.push(("evictor", json!("single"), reason.into()));
         }
         if let Some((rate, best)) = self.enough() {
-            let reason = format!("{:.0} MB/s, where the best was {best:.0}", rate.get_mb_per_s);
-            all.push(("requests_max", json!(rate.concurrency), reason));
+            let reason = format!("get {:.0} MB/s, where the best was {best:.0}", rate.get_mb_per_s);
+            all.push(("s3_max_io_concurrency", json!(rate.concurrency), reason));
         }
         all
     }

@@ -1,7 +1,10 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
+use aws_credential_types::credential_feature::AwsCredentialFeature as Feature;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use tracing::instrument::WithSubscriber;
+use tracing::subscriber::NoSubscriber;
 
 use super::{Credentials, Provide, Provided, Source, locate};
 use crate::error::{Error, ErrorKind, Result};
@@ -10,22 +13,48 @@ use crate::error::{Error, ErrorKind, Result};
 const FIRST_MAX: Duration = Duration::from_secs(10);
 
 /// A source of credentials, those that it gives now, and what it is: the key pair that [`locate`] finds, else the [`AwsChain`]. Errors
-/// when neither has any.
+/// when neither has any. The chain itself reads the environment of the process; `lookup` only tells it the region for STS.
 pub async fn discover(lookup: impl Fn(&str) -> Option<String>) -> Result<(Arc<dyn Provide>, Credentials, Source)> {
-    let located = match locate(lookup) {
+    match locate(&lookup) {
         Ok(Some((found, source))) => return Ok((Arc::new(found.clone()), found, source)),
         // Half a key pair is a mistake, whatever else there is.
         Err(e) if e.kind() != ErrorKind::Unsupported => return Err(e),
-        other => other,
+        _ => {}
+    }
+    let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
+    let region = set("AWS_REGION").or_else(|| set("AWS_DEFAULT_REGION"));
+    let first = async {
+        let chain = AwsChain::load_in(None, region.as_deref()).await?;
+        let (first, source) = chain.ask().await?;
+        Ok((Arc::new(Primed { first: Mutex::new(Some(first.clone())), chain }) as Arc<dyn Provide>, first, source))
     };
     let slow = || Error::new(ErrorKind::Timeout, "the source of credentials did not answer in time");
-    let first = async {
-        let chain = AwsChain::load(None).await?;
-        let first = tokio::time::timeout(FIRST_MAX, chain.provide()).await.unwrap_or_else(|_| Err(slow()))?;
-        Ok((Arc::new(chain) as Arc<dyn Provide>, first, Source::Chain))
-    };
+    let found = tokio::time::timeout(FIRST_MAX, first).await.unwrap_or_else(|_| Err(slow()));
     // Where a profile was named, that is what to look at.
-    first.await.map_err(|e| located.err().unwrap_or(e))
+    found.map_err(|e| match set("AWS_PROFILE") {
+        Some(profile) => {
+            Error::new(e.kind(), format!("profile {profile} gives no credentials: check it and AWS_PROFILE"))
+                .with_source(e)
+        }
+        None => e,
+    })
+}
+
+/// A chain that was asked already: the first to use it gets what it gave then.
+#[derive(Debug)]
+struct Primed {
+    first: Mutex<Option<Credentials>>,
+    chain: AwsChain,
+}
+
+impl Provide for Primed {
+    fn provide(&self) -> Provided<'_> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match first {
+            Some(first) => Box::pin(async { Ok(first) }),
+            None => self.chain.provide(),
+        }
+    }
 }
 
 /// Credentials as the AWS SDKs find them: environment, profiles with role chains and `credential_process`, web identity (the token
@@ -37,32 +66,65 @@ pub struct AwsChain(SharedCredentialsProvider);
 impl AwsChain {
     /// The default chain, with a profile or that of the environment. Errors with `Invalid` when there is none to ask.
     pub async fn load(profile: Option<&str>) -> Result<Self> {
+        Self::load_in(profile, None).await
+    }
+
+    /// As [`AwsChain::load`]; roles are taken through the STS of this region, else through that of the environment or the profile.
+    pub async fn load_in(profile: Option<&str>, region: Option<&str>) -> Result<Self> {
         let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest());
         if let Some(profile) = profile {
             loader = loader.profile_name(profile);
         }
+        if let Some(region) = region {
+            loader = loader.region(aws_config::Region::new(region.to_owned()));
+        }
         let missing = || Error::new(ErrorKind::Invalid, "the AWS configuration names no source of credentials");
-        loader.load().await.credentials_provider().map(AwsChain).ok_or_else(missing)
+        let loaded = loader.load().with_subscriber(NoSubscriber::default()).await;
+        loaded.credentials_provider().map(AwsChain).ok_or_else(missing)
     }
 
     /// A provider of one's own making.
     pub fn of(provider: impl ProvideCredentials + 'static) -> Self {
         AwsChain(SharedCredentialsProvider::new(provider))
     }
+
+    /// The credentials of this moment, and where they are from.
+    async fn ask(&self) -> Result<(Credentials, Source)> {
+        // Unheard: at its finest level the SDK logs headers with tokens in them. What goes wrong is in the error.
+        let asked = self.0.provide_credentials().with_subscriber(NoSubscriber::default()).await;
+        let found = asked.map_err(|e| {
+            let what = "no source of the AWS configuration gives credentials: set keys, a profile or a role";
+            Error::new(ErrorKind::Denied, what).with_source(e)
+        })?;
+        let expires = found.expiry().and_then(|end| end.duration_since(UNIX_EPOCH).ok());
+        let expires = expires.and_then(|since| i64::try_from(since.as_secs()).ok());
+        let token = found.session_token().map(str::to_owned);
+        let source = source(found.get_property::<Vec<Feature>>().map_or(&[][..], Vec::as_slice));
+        Ok((Credentials::temporary(found.access_key_id(), found.secret_access_key(), token, expires), source))
+    }
+}
+
+/// The last step to credentials, by what the SDK notes on the way.
+fn source(features: &[Feature]) -> Source {
+    let of = |feature: &Feature| match feature {
+        Feature::CredentialsStsAssumeRole => Some(Source::Role),
+        Feature::CredentialsStsAssumeRoleWebId
+        | Feature::CredentialsEnvVarsStsWebIdToken
+        | Feature::CredentialsProfileStsWebIdToken => Some(Source::WebIdentity),
+        Feature::CredentialsProcess | Feature::CredentialsProfileProcess => Some(Source::Process),
+        Feature::CredentialsHttp => Some(Source::Container),
+        Feature::CredentialsImds => Some(Source::Instance),
+        Feature::CredentialsEnvVars => Some(Source::Environment),
+        _ => None,
+    };
+    // A profile that has a key pair was found before; of the others it is noted last, and alone only where a role was taken.
+    let in_profile = features.contains(&Feature::CredentialsProfile);
+    features.iter().find_map(of).unwrap_or(if in_profile { Source::Role } else { Source::Chain })
 }
 
 impl Provide for AwsChain {
     fn provide(&self) -> Provided<'_> {
-        Box::pin(async move {
-            let found = self.0.provide_credentials().await.map_err(|e| {
-                let what = "no source of the AWS configuration gives credentials: set keys, a profile or a role";
-                Error::new(ErrorKind::Denied, what).with_source(e)
-            })?;
-            let expires = found.expiry().and_then(|end| end.duration_since(UNIX_EPOCH).ok());
-            let expires = expires.and_then(|since| i64::try_from(since.as_secs()).ok());
-            let token = found.session_token().map(str::to_owned);
-            Ok(Credentials::temporary(found.access_key_id(), found.secret_access_key(), token, expires))
-        })
+        Box::pin(async { Ok(self.ask().await?.0) })
     }
 }
 

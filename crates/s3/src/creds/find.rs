@@ -16,6 +16,16 @@ pub enum Source {
         /// The profile.
         profile: String,
     },
+    /// A role, taken through STS by a profile or a chain of them.
+    Role,
+    /// A role, taken through STS with the token file of a web identity (EKS).
+    WebIdentity,
+    /// The `credential_process` of a profile.
+    Process,
+    /// The agent of a container (ECS, EKS Pod Identity).
+    Container,
+    /// The metadata service of the instance.
+    Instance,
     /// Another one that the AWS SDKs know.
     Chain,
 }
@@ -24,7 +34,12 @@ impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Source::Environment => f.write_str("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the environment"),
-            Source::Chain => f.write_str("a role, a process, a web identity, a container or instance metadata"),
+            Source::Role => f.write_str("a role, taken through STS"),
+            Source::WebIdentity => f.write_str("a role, taken through STS with a web identity"),
+            Source::Process => f.write_str("the credential_process of a profile"),
+            Source::Container => f.write_str("the container's agent"),
+            Source::Instance => f.write_str("the instance's metadata"),
+            Source::Chain => f.write_str("the AWS configuration"),
             Source::File { path, profile } => write!(f, "profile {profile} of {}", path.display()),
         }
     }

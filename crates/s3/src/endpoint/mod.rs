@@ -145,6 +145,24 @@ impl Endpoint {
         if self.provider == Provider::Express { "s3express" } else { "s3" }
     }
 
+    /// Where directory buckets are made and deleted: a host of its own at AWS, where the bucket is in the path.
+    pub(crate) fn control(&self) -> Endpoint {
+        let host = parse::control_host(&self.host, &self.region).unwrap_or_else(|| self.host.clone());
+        Endpoint { host, style: Style::Path, ..self.clone() }
+    }
+
+    /// The zone that a directory bucket has in its name.
+    pub(crate) fn zone(&self) -> Option<&str> {
+        parse::zone(&self.bucket)
+    }
+
+    /// The region of the url or host to which a store sends us, if that is the same service of AWS: nobody else is followed.
+    pub(crate) fn region_at(&self, place: &str) -> Option<String> {
+        let rest = place.split_once("://").map_or(place, |(_, rest)| rest);
+        let host = rest.split(['/', '?', '#', ':']).next().unwrap_or_default();
+        parse::aws_region(host).filter(|_| self.provider == Provider::Aws && parse::aws_region(&self.host).is_some())
+    }
+
     /// The same bucket in another region of the same provider.
     pub(crate) fn moved(&self, region: &str) -> Endpoint {
         let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');

@@ -202,8 +202,19 @@ pub fn aws_host(host: &str, region: &str) -> Option<String> {
     Some(format!("s3.{region}.{domain}"))
 }
 
+/// The region in the host of a bucket at AWS.
+pub fn aws_region(host: &str) -> Option<String> {
+    aws(host).filter(|site| site.provider == Provider::Aws)?.region
+}
+
+/// The host where directory buckets are made, if those at `host` are AWS's.
+pub fn control_host(host: &str, region: &str) -> Option<String> {
+    aws(host).filter(|site| site.provider == Provider::Express)?;
+    Some(format!("s3express-control.{region}.amazonaws.com"))
+}
+
 /// The zone of a directory bucket.
-fn zone(bucket: &str) -> Option<&str> {
+pub fn zone(bucket: &str) -> Option<&str> {
     let (_, zone) = bucket.strip_suffix("--x-s3")?.rsplit_once("--")?;
     (!zone.is_empty()).then_some(zone)
 }

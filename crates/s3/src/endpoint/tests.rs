@@ -42,6 +42,44 @@ fn directory_buckets() {
 }
 
 #[test]
+fn directory_buckets_are_made_elsewhere() {
+    let at = |url: &str| {
+        let place = Place::of(url).bucket("kv--use1-az4--x-s3").region("us-east-1").resolve().unwrap();
+        (place.control().to_string(), place.zone().map(str::to_owned))
+    };
+    let control = "https://s3express-control.us-east-1.amazonaws.com/kv--use1-az4--x-s3";
+    assert_eq!(at("s3://kv--use1-az4--x-s3"), (control.to_owned(), Some("use1-az4".to_owned())));
+    assert_eq!(at("http://127.0.0.1:9000").0, "http://127.0.0.1:9000/kv--use1-az4--x-s3");
+}
+
+#[test]
+fn only_aws_sends_to_aws() {
+    let aws = Place::of("s3://b").region("us-east-1").resolve().unwrap();
+    let at = |place: &str| aws.region_at(place);
+    for place in [
+        "b.s3.eu-west-3.amazonaws.com",
+        "b.s3-eu-west-3.amazonaws.com",
+        "https://s3.eu-west-3.amazonaws.com/b/k?x=1",
+        "https://b.s3.dualstack.eu-west-3.amazonaws.com:443/k",
+    ] {
+        assert_eq!(at(place).as_deref(), Some("eu-west-3"), "{place}");
+    }
+    for place in [
+        "evil.com",
+        "https://evil.com/b.s3.eu-west-3.amazonaws.com",
+        "https://b.s3.eu-west-3.amazonaws.com.evil.com/",
+        "https://b.s3.eu-west-3.amazonaws.com@evil.com/",
+        "kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com",
+        "",
+        "://",
+    ] {
+        assert_eq!(at(place), None, "{place}");
+    }
+    let own = Place::of("http://h:1").bucket("b").resolve().unwrap();
+    assert_eq!(own.region_at("b.s3.eu-west-3.amazonaws.com"), None);
+}
+
+#[test]
 fn other_providers_by_their_hosts() {
     let b = |url: &str| shown(Place::of(url).bucket("b"));
     assert_eq!(b("https://cwobject.com"), "https://b.cwobject.com us-east-1 coreweave");

@@ -1,8 +1,8 @@
 use crate::client::Client;
-use crate::endpoint::Provider;
+use crate::endpoint::{Endpoint, Provider};
 use crate::error::{Error, ErrorKind, Result};
-use crate::request::Request;
-use crate::tries::Tries;
+use crate::request::{Request, Signer};
+use crate::retry::Class;
 use crate::xml;
 
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -10,7 +10,7 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 impl Client {
     /// Whether the bucket is there and open to us. Learns its region on the way.
     pub async fn head_bucket(&self) -> Result<bool> {
-        match self.run("head_bucket", Tries::new(&self.inner).ask(&Request::new("HEAD", None), 0)).await {
+        match self.run((Class::Control, "head_bucket"), self.inner.ask(&Request::new("HEAD", None), 0)).await {
             Ok(_) => Ok(true),
             Err(e) if e.status() == Some(404) => Ok(false),
             Err(e) => Err(e),
@@ -19,22 +19,9 @@ impl Client {
 
     /// Makes the bucket; that it is ours already is fine. For tests: a bucket that matters wants more settings than this has.
     pub async fn create_bucket(&self) -> Result<()> {
-        let site = self.inner.site();
-        let place = &site.endpoint;
-        if place.provider() == Provider::Express {
-            let what = "directory buckets are made through another endpoint: use the provider's own tools";
-            return Err(Error::new(ErrorKind::Unsupported, what).with_op("create_bucket"));
-        }
-        let mut body = String::new();
-        if place.provider() == Provider::Aws && place.region() != "us-east-1" {
-            body.push_str(
-                "<CreateBucketConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><LocationConstraint>",
-            );
-            xml::escape(&mut body, place.region());
-            body.push_str("</LocationConstraint></CreateBucketConfiguration>");
-        }
-        let request = Request { body: body.as_bytes(), ..Request::new("PUT", None) };
-        match self.run("create_bucket", Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX)).await {
+        let body = wanted(&self.inner.site().endpoint)?;
+        let request = Request { body: body.as_bytes(), ..self.of_bucket("PUT") };
+        match self.run((Class::Control, "create_bucket"), self.inner.ask(&request, ANSWER_BYTES_MAX)).await {
             Err(e) if e.code() != Some("BucketAlreadyOwnedByYou") => Err(e),
             _ => Ok(()),
         }
@@ -42,12 +29,43 @@ impl Client {
 
     /// Deletes the bucket, which must be empty; that there is none is fine.
     pub async fn delete_bucket(&self) -> Result<()> {
-        match self
-            .run("delete_bucket", Tries::new(&self.inner).ask(&Request::new("DELETE", None), ANSWER_BYTES_MAX))
-            .await
-        {
+        let request = self.of_bucket("DELETE");
+        match self.run((Class::Control, "delete_bucket"), self.inner.ask(&request, ANSWER_BYTES_MAX)).await {
             Err(e) if e.status() != Some(404) => Err(e),
             _ => Ok(()),
         }
     }
+
+    /// A request that makes or unmakes the bucket. Those of S3 Express go elsewhere, and without a session: that would be of the bucket.
+    fn of_bucket(&self, method: &'static str) -> Request<'static> {
+        let to_control = self.inner.config.endpoint.provider() == Provider::Express;
+        Request { signer: Signer::Base, to_control, ..Request::new(method, None) }
+    }
+}
+
+/// What is to be said of a bucket that is made there.
+fn wanted(place: &Endpoint) -> Result<String> {
+    let mut inside = String::new();
+    if place.provider() == Provider::Express {
+        let what = "a directory bucket is called NAME--ZONE--x-s3, as in kv--use1-az4--x-s3";
+        let zone = place.zone().ok_or_else(|| Error::new(ErrorKind::Invalid, what).with_op("create_bucket"))?;
+        // Zones of a region have two parts (use1-az4), local zones three (usw2-lax1-az1).
+        let local = zone.split('-').count() > 2;
+        let (kind, copies) =
+            if local { ("LocalZone", "SingleLocalZone") } else { ("AvailabilityZone", "SingleAvailabilityZone") };
+        inside = format!(
+            "<Location><Type>{kind}</Type><Name>{zone}</Name></Location>\
+             <Bucket><Type>Directory</Type><DataRedundancy>{copies}</DataRedundancy></Bucket>"
+        );
+    } else if place.provider() == Provider::Aws && place.region() != "us-east-1" {
+        inside.push_str("<LocationConstraint>");
+        xml::escape(&mut inside, place.region());
+        inside.push_str("</LocationConstraint>");
+    }
+    Ok(match inside.is_empty() {
+        true => inside,
+        false => format!(
+            "<CreateBucketConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{inside}</CreateBucketConfiguration>"
+        ),
+    })
 }

@@ -3,7 +3,7 @@ use crate::checksum::{Checksum, md5};
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
-use crate::tries::Tries;
+use crate::retry::Class;
 use crate::xml;
 
 const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -24,7 +24,7 @@ impl Client {
     /// Deletes an object; that there is none is fine.
     pub async fn delete(&self, key: &str) -> Result<()> {
         let request = Request::new("DELETE", Some(key));
-        match self.run("delete", Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX)).await {
+        match self.run((Class::Delete, "delete"), self.inner.ask(&request, ANSWER_BYTES_MAX)).await {
             Err(e) if !is_missing(&e) => Err(e),
             _ => Ok(()),
         }
@@ -41,7 +41,7 @@ impl Client {
             keys.iter().map(AsRef::as_ref).partition(|key| many && xml::is_sayable(key));
         let mut refused = Vec::new();
         if !said.is_empty() {
-            match self.run("delete_many", self.delete_said(&said)).await {
+            match self.run((Class::Delete, "delete_many"), self.delete_said(&said)).await {
                 Ok(some) => refused = some,
                 Err(e) if e.kind() == ErrorKind::Unsupported => refused = self.delete_each(&said).await?,
                 Err(e) => return Err(e),
@@ -72,7 +72,7 @@ impl Client {
             body: body.as_bytes(),
             ..Request::new("POST", None)
         };
-        let answer = Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX).await?;
+        let answer = self.inner.ask(&request, ANSWER_BYTES_MAX).await?;
         refusals(&answer.body)
     }
 

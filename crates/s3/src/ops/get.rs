@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::http::Landing;
 use crate::race::{Side, race};
 use crate::request::Request;
-use crate::retry::{Again, Trouble};
+use crate::retry::{Again, Class, Trouble};
 use crate::tries::Tries;
 
 /// What is read together with the head: a whole small object. Of larger ones it saves nothing, and where the head is not as it was
@@ -68,7 +68,7 @@ impl Client {
     pub async fn get(&self, key: &str, lease: &mut Lease, get: &Get) -> Result<Option<Object>> {
         lease.assume_filled(0);
         let landing = slot(host(lease)?, get)?;
-        let got = self.run("get", pin!(fetch(&self.inner, key, landing, get))).await?;
+        let got = self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, landing, get))).await?;
         if let Some(object) = &got {
             lease.assume_filled(usize::try_from(object.len).unwrap_or(usize::MAX));
         }
@@ -78,7 +78,7 @@ impl Client {
     /// Gets an object of at most as many bytes into memory that somebody watches; `None` when it is not there.
     #[cfg(feature = "tier")]
     pub(crate) async fn get_watched(&self, key: &str, landing: Landing<'_>) -> Result<Option<Object>> {
-        self.run("get", pin!(fetch(&self.inner, key, landing, &Get::at_most()))).await
+        self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, landing, &Get::at_most()))).await
     }
 }
 
@@ -100,7 +100,7 @@ pub fn slot<'a>(memory: &'a mut [u8], get: &Get) -> Result<Landing<'a>> {
 pub async fn fetch(inner: &Arc<Inner>, key: &str, mut landing: Landing<'_>, get: &Get) -> Result<Option<Object>> {
     let start = get.range.as_ref().map(|range| range.start);
     let mut course = Course { start, exact: get.exact, etag: get.if_match.clone(), total: None, sum: None };
-    let mut tries = Tries::new(inner);
+    let mut tries = Tries::new(inner, Class::Read);
     inner.gets.fetch_add(1, Ordering::Relaxed);
     loop {
         if landing.filled() > 0 {

@@ -3,8 +3,8 @@ use crate::encode;
 use crate::endpoint::Provider;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
+use crate::retry::Class;
 use crate::time::{http_date, iso};
-use crate::tries::Tries;
 use crate::xml;
 
 /// A page of 1000 keys of 1024 bytes, each byte written with three, fits.
@@ -101,7 +101,7 @@ impl Client {
         query.extend((!list.prefix.is_empty()).then_some(("prefix", list.prefix.as_str())));
         query.extend(list.start_after.as_deref().map(|after| ("start-after", after)));
         let request = Request { query: &query, ..Request::new("GET", None) };
-        let answer = self.run("list", Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX)).await?;
+        let answer = self.run((Class::Control, "list"), self.inner.ask(&request, ANSWER_BYTES_MAX)).await?;
         let date = answer.head.header("date").and_then(http_date);
         page(&answer.body).map(|page| Page { date, ..page }).map_err(|e| e.with_op("list"))
     }
@@ -114,7 +114,7 @@ impl Client {
         query.extend(next.map(|(_, id)| ("upload-id-marker", id.as_str())));
         query.push(("uploads", ""));
         let request = Request { query: &query, ..Request::new("GET", None) };
-        let answer = self.run("list_uploads", Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX)).await?;
+        let answer = self.run((Class::Control, "list_uploads"), self.inner.ask(&request, ANSWER_BYTES_MAX)).await?;
         let date = answer.head.header("date").and_then(http_date);
         uploads(&answer.body).map(|found| Uploads { date, ..found }).map_err(|e| e.with_op("list_uploads"))
     }

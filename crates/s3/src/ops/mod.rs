@@ -40,5 +40,5 @@ pub fn fuzz_check(head: &crate::http::Head) {
 /// What the operations make of a body.
 #[cfg(fuzzing)]
 pub fn fuzz_answers(body: &[u8]) {
-    drop((list::page(body), list::uploads(body), delete::refusals(body)));
+    drop((list::page(body), list::uploads(body), delete::refusals(body), multipart::completed(body)));
 }

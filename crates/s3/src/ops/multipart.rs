@@ -10,7 +10,7 @@ use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::digits;
 use crate::request::{Payload, Request};
-use crate::retry::{Refusal, classify};
+use crate::retry::{Class, Refusal, classify};
 use crate::tries::Tries;
 use crate::xml::{self, Complaint};
 
@@ -35,7 +35,7 @@ impl Client {
             let what = "a multipart upload has 1 to 10000 parts: choose the part's size by the object's";
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        self.run("put_multipart", async {
+        self.run((Class::Write, "put_multipart"), async {
             let id = create(&self.inner, key, put).await?;
             let upload = Upload { inner: &self.inner, key, id, done: false };
             let parts = upload.send(bytes, part_bytes, width).await?;
@@ -48,7 +48,7 @@ impl Client {
 
     /// Gives up an upload that somebody left unfinished; that there is none is fine.
     pub async fn abort_upload(&self, key: &str, id: &str) -> Result<()> {
-        self.run("abort_upload", abort(&self.inner, key, id)).await
+        self.run((Class::Delete, "abort_upload"), abort(&self.inner, key, id)).await
     }
 }
 
@@ -56,7 +56,7 @@ async fn create(inner: &Arc<Inner>, key: &str, put: &Put) -> Result<String> {
     let mut headers: Vec<(&str, &str)> = put.meta.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     headers.extend(inner.config.checksum.name().map(|name| ("x-amz-checksum-algorithm", name)));
     let request = Request { query: &[("uploads", "")], headers: &headers, ..Request::new("POST", Some(key)) };
-    let answer = Tries::new(inner).ask(&request, ANSWER_BYTES_MAX).await?;
+    let answer = inner.ask(&request, ANSWER_BYTES_MAX).await?;
     let mut id = None;
     xml::each(&answer.body, |path, text| {
         if path.last().is_some_and(|name| name == "UploadId") {
@@ -69,7 +69,7 @@ async fn create(inner: &Arc<Inner>, key: &str, put: &Put) -> Result<String> {
 async fn abort(inner: &Arc<Inner>, key: &str, id: &str) -> Result<()> {
     inner.counters.aborts.one();
     let request = Request { query: &[("uploadId", id)], ..Request::new("DELETE", Some(key)) };
-    match Tries::new(inner).ask(&request, ANSWER_BYTES_MAX).await {
+    match inner.ask(&request, ANSWER_BYTES_MAX).await {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
         _ => Ok(()),
     }
@@ -115,7 +115,7 @@ impl Upload<'_> {
             payload: Payload::Bulk,
             ..Request::new("PUT", Some(self.key))
         };
-        let answer = Tries::new(self.inner).ask(&request, ANSWER_BYTES_MAX).await?;
+        let answer = self.inner.ask(&request, ANSWER_BYTES_MAX).await?;
         let etag = answer
             .head
             .header("etag")
@@ -131,7 +131,7 @@ impl Upload<'_> {
         let condition = [("if-none-match", "*")];
         let headers = if if_absent { &condition[..] } else { &[] };
         let request = Request { query: &query, headers, body: body.as_bytes(), ..Request::new("POST", Some(self.key)) };
-        let (mut tries, mut repeated) = (Tries::new(self.inner), false);
+        let (mut tries, mut repeated) = (Tries::new(self.inner, Class::Write), false);
         loop {
             let trouble = match tries.once(&request, ANSWER_BYTES_MAX).await {
                 Ok(answer) => match completed(&answer.body)? {
@@ -162,7 +162,7 @@ impl Upload<'_> {
 
     /// Whether an object of that length is there.
     async fn is_there(&self, bytes: u64) -> Result<bool> {
-        match Tries::new(self.inner).ask(&Request::new("HEAD", Some(self.key)), 0).await {
+        match self.inner.ask(&Request::new("HEAD", Some(self.key)), 0).await {
             Ok(answer) => Ok(answer.head.header("content-length").and_then(digits) == Some(bytes)),
             Err(e) if e.status() == Some(404) => Ok(false),
             Err(e) => Err(e),
@@ -171,7 +171,7 @@ impl Upload<'_> {
 }
 
 /// The version of the object that was made, or why none was.
-fn completed(body: &[u8]) -> Result<std::result::Result<Option<String>, Complaint>> {
+pub(super) fn completed(body: &[u8]) -> Result<std::result::Result<Option<String>, Complaint>> {
     let complaint = Complaint::of(body);
     if complaint.code.is_some() {
         return Ok(Err(complaint));

@@ -6,7 +6,7 @@ use crate::checksum::Checksum;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Payload, Request};
-use crate::tries::Tries;
+use crate::retry::Class;
 
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// The most metadata fields of one object.
@@ -71,7 +71,7 @@ impl Client {
         }
         let headers = headers.as_slice();
         let request = Request { headers, body: bytes, payload: Payload::Bulk, ..Request::new("PUT", Some(key)) };
-        match self.run("put", pin!(Tries::new(&self.inner).ask(&request, ANSWER_BYTES_MAX))).await {
+        match self.run((Class::Write, "put"), pin!(self.inner.ask(&request, ANSWER_BYTES_MAX))).await {
             Ok(answer) => {
                 self.inner.counters.bytes_out.add(bytes.len() as u64);
                 Ok(Stored::New { etag: answer.head.header("etag").map(str::to_owned) })

@@ -7,6 +7,7 @@ use super::head::Object;
 use super::join;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
+use crate::retry::Class;
 
 impl Client {
     /// Gets an object that fills `lease` by several requests at once, each for `part_bytes`: lower latency for more requests. `None`
@@ -47,7 +48,7 @@ impl Client {
                 }
             }
         });
-        match self.run("get", join::all(parts, width)).await {
+        match self.run((Class::Read, "get"), join::all(parts, width)).await {
             Ok(()) => {
                 lease.assume_filled(len);
                 let first = first.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -13,6 +13,7 @@ use crate::client::{Client, Inner};
 use crate::endpoint::Conditional;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Payload, Request};
+use crate::retry::Class;
 use crate::tries::Tries;
 
 #[cfg(fuzzing)]
@@ -78,7 +79,7 @@ impl Client {
     /// Opens a connection as every request does, but offers HTTP/2 too, to see what the server chooses. Nothing is asked on it.
     pub async fn survey(&self) -> Result<Connection> {
         let site = self.inner.site();
-        self.run("survey", self.inner.pool.survey(&site.target)).await
+        self.run((Class::Control, "survey"), self.inner.pool.survey(&site.target)).await
     }
 
     /// Finds out what the store can do, with a few small objects under `prefix` (which ends in a slash, and under which nothing else
@@ -136,7 +137,7 @@ impl Asker<'_> {
 
     /// Asks until there is an answer. Wrong checksums are asked about on purpose: that the store refuses them is one.
     async fn ask(&self, op: &'static str, request: &Request<'_>) -> Result<Answer> {
-        self.client.run(op, answered(&self.client.inner, request, ANSWER_BYTES_MAX)).await
+        self.client.run((request.class(), op), answered(&self.client.inner, request, ANSWER_BYTES_MAX)).await
     }
 
     async fn conditional(&self, key: &str, bytes: &[u8]) -> Result<Conditional> {
@@ -149,7 +150,7 @@ impl Asker<'_> {
     }
 
     async fn deletes_many(&self, key: &str) -> Result<bool> {
-        match self.client.run("delete_many", self.client.delete_said(&[key])).await {
+        match self.client.run((Class::Delete, "delete_many"), self.client.delete_said(&[key])).await {
             Ok(refused) => Ok(refused.is_empty() && self.client.head(key).await?.is_none()),
             Err(e) if is_refusal(&e) => Ok(false),
             Err(e) => Err(e),
@@ -165,7 +166,7 @@ fn is_refusal(error: &Error) -> bool {
 
 async fn answered(inner: &Arc<Inner>, request: &Request<'_>, bytes_max: usize) -> Result<Answer> {
     request.check()?;
-    let mut tries = Tries::new(inner);
+    let mut tries = Tries::new(inner, request.class());
     loop {
         match tries.once(request, bytes_max).await {
             Ok(answer) => return Ok(answer),

@@ -5,6 +5,7 @@ use crate::attempt::Answer;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
+use crate::retry::Class;
 use crate::xml;
 
 /// What a bucket is set to.
@@ -92,7 +93,7 @@ impl Client {
 
     async fn ask_setting(&self, name: &str) -> Result<Answer> {
         let request = Request { query: &[(name, "")], ..Request::new("GET", None) };
-        self.run("settings", answered(&self.inner, &request, ANSWER_BYTES_MAX)).await
+        self.run((Class::Control, "settings"), answered(&self.inner, &request, ANSWER_BYTES_MAX)).await
     }
 }
 

@@ -1,6 +1,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::Class;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 
@@ -13,9 +14,28 @@ const OPEN_MAX: Duration = Duration::from_secs(1);
 /// A probe that has not come back for this long no longer keeps others from trying.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 
-/// Stops asking an endpoint that fails all the time, and looks every now and then whether it is back.
+/// The breakers of an endpoint, one for each class of requests.
 #[derive(Debug)]
-pub struct Breaker(Mutex<State>);
+pub struct Breakers([Breaker; Class::ALL.len()]);
+
+impl Breakers {
+    /// All closed.
+    pub fn new() -> Self {
+        Breakers(Class::ALL.map(Breaker::new))
+    }
+
+    /// That of a class.
+    pub fn of(&self, class: Class) -> &Breaker {
+        &self.0[class as usize]
+    }
+}
+
+/// Stops asking an endpoint for what fails all the time, and looks every now and then whether it is back.
+#[derive(Debug)]
+pub struct Breaker {
+    class: Class,
+    state: Mutex<State>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -44,9 +64,10 @@ enum Open {
 
 impl Breaker {
     /// A closed one.
-    pub fn new() -> Self {
+    pub fn new(class: Class) -> Self {
         let reason = ErrorKind::Io;
-        Breaker(Mutex::new(State { failures: 0, pause: OPEN_MIN, open: None, reason, last_success: None }))
+        let state = State { failures: 0, pause: OPEN_MIN, open: None, reason, last_success: None };
+        Breaker { class, state: Mutex::new(state) }
     }
 
     /// Lets a request through, as a probe or as usual, or says why not.
@@ -64,10 +85,11 @@ impl Breaker {
         }
         counters.breaker_refused.one();
         let why = match state.reason {
-            ErrorKind::Timeout => "it does not answer in time",
-            _ => "its connections or answers fail",
+            ErrorKind::Timeout => "are not answered in time",
+            _ => "fail",
         };
-        Err(Error::new(ErrorKind::Unavailable, format!("the endpoint is left alone for a moment: {why}")))
+        let what = format!("the endpoint is left alone for a moment: its {} {why}", self.class.word());
+        Err(Error::new(ErrorKind::Unavailable, what))
     }
 
     /// The endpoint answered sensibly. Returns whether it is back after the breaker was open.
@@ -101,7 +123,7 @@ impl Breaker {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,7 +133,7 @@ mod tests {
 
     #[test]
     fn it_opens_probes_and_closes() {
-        let (breaker, counters) = (Breaker::new(), Counters::default());
+        let (breaker, counters) = (Breaker::new(Class::Read), Counters::default());
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         for _ in 0..FAILURES_TO_OPEN {
@@ -120,7 +142,7 @@ mod tests {
         }
         let refused = breaker.admit(at(50), &counters).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
-        assert!(refused.to_string().contains("in time"));
+        assert!(refused.to_string().contains("reads are not answered in time"), "{refused}");
         assert!(breaker.admit(at(100), &counters).is_ok(), "one probe");
         assert!(breaker.admit(at(100), &counters).is_err(), "only one");
         breaker.failed(at(110), ErrorKind::Io, &counters);
@@ -135,8 +157,21 @@ mod tests {
     }
 
     #[test]
+    fn classes_are_healthy_apart() {
+        let (breakers, counters) = (Breakers::new(), Counters::default());
+        let now = Instant::now();
+        for (at, class) in Class::ALL.into_iter().enumerate() {
+            assert_eq!((class as usize, breakers.of(class).class), (at, class));
+        }
+        (0..FAILURES_TO_OPEN).for_each(|_| breakers.of(Class::Delete).failed(now, ErrorKind::Io, &counters));
+        for class in Class::ALL {
+            assert_eq!(breakers.of(class).admit(now, &counters).is_ok(), class != Class::Delete, "{class:?}");
+        }
+    }
+
+    #[test]
     fn it_never_latches() {
-        let (breaker, counters) = (Breaker::new(), Counters::default());
+        let (breaker, counters) = (Breaker::new(Class::Read), Counters::default());
         let mut now = Instant::now();
         for _ in 0..1000 {
             if breaker.admit(now, &counters).is_ok() {

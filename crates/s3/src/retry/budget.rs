@@ -1,7 +1,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::Class;
+
 /// What all operations on one endpoint may spend on retries together, so that a storm of failures cannot become a storm of
-/// retries.
+/// retries. Half of it is for loads alone.
 #[derive(Debug)]
 pub struct Budget(AtomicU32);
 
@@ -13,15 +15,20 @@ impl Budget {
     /// What a retry after a time-out costs.
     const TIMEOUT: u32 = 10;
 
+    /// What others must leave for loads.
+    const FOR_LOADS: u32 = 250;
+
     /// A full one.
     pub fn new() -> Self {
         Budget(AtomicU32::new(Budget::TOKENS_MAX))
     }
 
     /// Takes what a retry costs, if it is there.
-    pub fn spend(&self, timed_out: bool) -> bool {
+    pub fn spend(&self, class: Class, timed_out: bool) -> bool {
         let cost = if timed_out { Budget::TIMEOUT } else { Budget::RETRY };
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(cost)).is_ok()
+        let floor = if class.serves_loads() { 0 } else { Budget::FOR_LOADS };
+        let take = |left: u32| left.checked_sub(cost).filter(|left| *left >= floor);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
     /// Gives a little back for a success, and what a retry cost if it helped.
@@ -40,13 +47,24 @@ mod tests {
 
     #[test]
     fn it_runs_dry_and_fills_up_again() {
-        let budget = Budget::new();
-        assert_eq!((0..1000).filter(|_| budget.spend(false)).count(), 100);
-        assert!(!budget.spend(true));
+        let (budget, class) = (Budget::new(), Class::Read);
+        assert_eq!((0..1000).filter(|_| budget.spend(class, false)).count(), 100);
+        assert!(!budget.spend(class, true));
         (0..10).for_each(|_| budget.earn(false));
-        assert!(budget.spend(true));
-        assert!(!budget.spend(false));
+        assert!(budget.spend(class, true));
+        assert!(!budget.spend(class, false));
         (0..1000).for_each(|_| budget.earn(true));
-        assert_eq!((0..1000).filter(|_| budget.spend(true)).count(), 50);
+        assert_eq!((0..1000).filter(|_| budget.spend(class, true)).count(), 50);
+    }
+
+    #[test]
+    fn others_leave_half_for_loads() {
+        let budget = Budget::new();
+        for class in [Class::Delete, Class::Write, Class::Control] {
+            assert!((0..1000).filter(|_| budget.spend(class, false)).count() <= 50);
+            assert!(!budget.spend(class, false));
+        }
+        assert!(budget.spend(Class::Session, true));
+        assert_eq!((0..1000).filter(|_| budget.spend(Class::Read, false)).count(), 48);
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::Class;
 use crate::counters::Counters;
 
 /// One cut in this time: the answers to one overload arrive together.
@@ -15,7 +16,60 @@ const CUT_TO_EIGHTHS: usize = 6;
 const SLOW_TIMES: u32 = 8;
 const SLOW_MIN: Duration = Duration::from_millis(500);
 
-/// The gate of one endpoint.
+/// Deletes and listings have one of so many places at most, so that those which hang or are throttled leave the rest to others.
+const MINOR_SHARE: usize = 4;
+/// Writes leave one of so many places to loads.
+const WRITES_LEAVE: usize = 16;
+
+/// The gates of one endpoint: so many requests at once, and of each class as many as the store keeps up with.
+#[derive(Debug)]
+pub struct Gates {
+    all: Arc<Semaphore>,
+    classes: [Arc<Limit>; Class::ALL.len()],
+}
+
+impl Gates {
+    /// At most `max` (at least one) at any time.
+    pub fn new(max: usize) -> Self {
+        let max = max.clamp(1, Semaphore::MAX_PERMITS);
+        let of = |class| match class {
+            Class::Read => max,
+            Class::Write => max - max / WRITES_LEAVE,
+            Class::Delete | Class::Control => max.div_ceil(MINOR_SHARE),
+            Class::Session => 1,
+        };
+        Gates { all: Arc::new(Semaphore::new(max)), classes: Class::ALL.map(|class| Limit::new(of(class))) }
+    }
+
+    /// That of a class.
+    pub fn of(&self, class: Class) -> &Arc<Limit> {
+        &self.classes[class as usize]
+    }
+
+    /// Waits for its turn. A session waits for nobody: there is one at a time, and all others wait for it.
+    pub async fn acquire(&self, class: Class) -> Permit {
+        if class == Class::Session {
+            return self.bypass(class);
+        }
+        let mut permit = self.of(class).acquire().await;
+        permit.all = Arc::clone(&self.all).acquire_owned().await.ok();
+        permit
+    }
+
+    /// A permit, if one is free.
+    pub fn try_acquire(&self, class: Class) -> Option<Permit> {
+        let mut permit = self.of(class).try_acquire()?;
+        permit.all = Some(Arc::clone(&self.all).try_acquire_owned().ok()?);
+        Some(permit)
+    }
+
+    /// Leave beyond the limits, for the one request that looks whether the endpoint is back.
+    pub fn bypass(&self, class: Class) -> Permit {
+        Permit { limit: Arc::clone(self.of(class)), permit: None, all: None }
+    }
+}
+
+/// The gate of one class.
 #[derive(Debug)]
 pub struct Limit {
     gate: Arc<Semaphore>,
@@ -38,6 +92,8 @@ struct State {
 pub struct Permit {
     limit: Arc<Limit>,
     permit: Option<OwnedSemaphorePermit>,
+    /// Its place among all classes.
+    all: Option<OwnedSemaphorePermit>,
 }
 
 impl Limit {
@@ -51,18 +107,13 @@ impl Limit {
     /// Waits for its turn.
     pub async fn acquire(self: &Arc<Self>) -> Permit {
         let permit = Arc::clone(&self.gate).acquire_owned().await.ok();
-        Permit { limit: Arc::clone(self), permit }
-    }
-
-    /// Leave beyond the limit, for the one request that looks whether the endpoint is back.
-    pub fn bypass(self: &Arc<Self>) -> Permit {
-        Permit { limit: Arc::clone(self), permit: None }
+        Permit { limit: Arc::clone(self), permit, all: None }
     }
 
     /// A permit, if one is free.
     pub fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
         let permit = Arc::clone(&self.gate).try_acquire_owned().ok()?;
-        Some(Permit { limit: Arc::clone(self), permit: Some(permit) })
+        Some(Permit { limit: Arc::clone(self), permit: Some(permit), all: None })
     }
 
     /// How many may be in flight now.
@@ -147,6 +198,27 @@ mod tests {
         assert_eq!(limit.current(), 16);
         let held: Vec<_> = std::iter::from_fn(|| limit.try_acquire()).collect();
         assert_eq!(held.len(), 16);
+    }
+
+    #[tokio::test]
+    async fn classes_have_a_pace_of_their_own_and_one_number_together() {
+        let (gates, counters) = (Gates::new(16), Counters::default());
+        let free = |class| std::iter::from_fn(|| gates.try_acquire(class)).collect::<Vec<_>>();
+        for (class, places) in [(Class::Read, 16), (Class::Write, 15), (Class::Delete, 4), (Class::Control, 4)] {
+            assert_eq!(free(class).len(), places, "{class:?}");
+        }
+        for n in 0..20 {
+            gates.of(Class::Delete).overloaded(Instant::now() + CUT_EVERY * n, &counters);
+        }
+        assert_eq!(free(Class::Delete).len(), 1);
+        assert_eq!(free(Class::Read).len(), 16, "loads are as fast as before");
+        let writes = free(Class::Write);
+        let loads = free(Class::Read);
+        assert_eq!((writes.len(), loads.len(), free(Class::Delete).len()), (15, 1, 0));
+        // Whoever waits for all this waits for a session; that waits for nobody.
+        gates.acquire(Class::Session).await;
+        drop((writes, loads));
+        assert_eq!(free(Class::Read).len(), 16, "no place is lost");
     }
 
     #[test]

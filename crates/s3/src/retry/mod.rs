@@ -2,15 +2,17 @@
 
 mod breaker;
 mod budget;
+mod class;
 mod classify;
 mod limit;
 
 use crate::error::Error;
 
-pub use breaker::{Admission, Breaker};
+pub use breaker::{Admission, Breakers};
 pub use budget::Budget;
+pub use class::Class;
 pub use classify::{Refusal, classify};
-pub use limit::{Limit, Permit};
+pub use limit::{Gates, Permit};
 
 /// How a failed attempt may be repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -152,4 +152,6 @@ pub fn sha256_hex(body: &[u8]) -> String {
 #[cfg(test)]
 mod botocore;
 #[cfg(test)]
+mod suite;
+#[cfg(test)]
 mod tests;

@@ -1,6 +1,8 @@
 //! What the integration tests share: a server, a client for it, memory with known bytes.
 #![allow(dead_code)]
 
+#[cfg(feature = "aws-config")]
+pub mod fake;
 pub mod front;
 pub mod remote;
 #[cfg(feature = "tier")]
@@ -89,6 +91,12 @@ pub async fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("not within two seconds: {what}");
+}
+
+/// Waits until the runtime runs nothing but the test.
+pub async fn no_task_is_left() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    soon("no task is left", || metrics.num_alive_tasks() == 0).await;
 }
 
 pub fn shared(bytes: Vec<u8>) -> Arc<Vec<u8>> {

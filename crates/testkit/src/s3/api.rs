@@ -31,10 +31,6 @@ pub struct Ways {
 pub fn bucket(store: &mut Store, request: &Request, body: &[u8], ways: Ways) -> Response {
     let has = |name: &str| request.query(name).is_some();
     match request.method.as_str() {
-        "PUT" => {
-            store.bucket_exists = true;
-            Response::new(200, "")
-        }
         _ if !store.bucket_exists => Response::error(404, "NoSuchBucket"),
         "HEAD" => Response::new(200, "").with("x-amz-bucket-region", "us-east-1"),
         "DELETE" if store.objects.is_empty() => {

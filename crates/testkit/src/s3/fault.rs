@@ -18,6 +18,10 @@ pub enum Fault {
     Hangup,
     /// The connection closes after so many bytes of the body.
     Cut(usize),
+    /// The connection is reset after so many bytes of the body. (HTTP/2: as `Cut`.)
+    Reset(usize),
+    /// An error that sends the client elsewhere.
+    Elsewhere(Elsewhere),
     /// The body comes so many bytes at a time, with a pause between.
     Drip(usize, Duration),
     /// So many bytes more than announced.
@@ -46,6 +50,17 @@ pub enum Fault {
     Clog,
     /// The connection closes without a word after the answer.
     CloseAfter,
+}
+
+/// Where an error sends the client.
+#[derive(Clone, Debug, Default)]
+pub struct Elsewhere {
+    /// The status.
+    pub status: u16,
+    /// One header more: name and value.
+    pub header: Option<(&'static str, String)>,
+    /// The inside of the error's XML, with its code.
+    pub inside: String,
 }
 
 /// Which requests a fault meets.

@@ -159,7 +159,7 @@ impl Scene {
         }
         let body = Bytes::from(std::mem::take(&mut response.body));
         match fault {
-            Some(Fault::Cut(at)) => {
+            Some(Fault::Cut(at) | Fault::Reset(at)) => {
                 push(&mut stream, body.slice(..at.min(body.len())), false).await?;
                 tokio::time::sleep(FLUSH).await;
                 stream.send_reset(Reason::INTERNAL_ERROR);

@@ -8,6 +8,7 @@ mod express;
 mod fault;
 #[cfg(feature = "http2")]
 mod http2;
+mod make;
 mod multipart;
 mod server;
 mod sigv4;
@@ -15,7 +16,7 @@ mod store;
 mod wire;
 mod xml;
 
-pub use fault::{Fault, Rule};
+pub use fault::{Elsewhere, Fault, Rule};
 #[cfg(feature = "http2")]
 pub use http2::{ca_pem, server_pem};
 pub use server::{Seen, Server, Setup};

@@ -9,6 +9,7 @@ use super::api::{self, Ways};
 use super::calendar;
 use super::express::Sessions;
 use super::fault::{Fault, Rule};
+use super::make;
 use super::sigv4::{Claim, Rules};
 use super::store::{Pending, Store};
 use super::wire::{Request, Response, decode};
@@ -105,6 +106,9 @@ pub(super) struct Shared {
     sockets: Mutex<Vec<TcpStream>>,
 }
 
+/// How long what was written has to get away before the connection is reset.
+const FLUSH: Duration = Duration::from_millis(20);
+
 /// How long a clogged connection is held.
 pub(super) const CLOG: Duration = Duration::from_secs(50);
 
@@ -121,6 +125,15 @@ fn hold(socket: &TcpStream) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a host is not one of production's names.
+fn is_local(host: &str) -> bool {
+    !is_aws(host)
+}
+
+fn is_aws(host: &str) -> bool {
+    host.split(':').next().is_some_and(|name| name.ends_with(".amazonaws.com"))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -290,11 +303,23 @@ impl Shared {
             lock(&self.sockets).push(clone);
         }
         thread::spawn(move || {
+            let spoken = if shared.http2 { shared.converse_http2(&socket) } else { shared.converse(&socket) };
             // A client that goes away is no news.
-            drop(if shared.http2 { shared.converse_http2(&socket) } else { shared.converse(&socket) });
-            drop(socket.shutdown(Shutdown::Both));
+            match spoken {
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => shared.reset(socket),
+                _ => drop(socket.shutdown(Shutdown::Both)),
+            }
             shared.open.fetch_sub(1, Ordering::SeqCst);
         });
+    }
+
+    /// Closes a connection so that what the client has not read is lost.
+    fn reset(&self, socket: TcpStream) {
+        let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+        let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::Linger, &at_once);
+        // It is closed when nobody holds it any more.
+        let peer = socket.peer_addr().ok();
+        lock(&self.sockets).retain(|other| other.peer_addr().ok() != peer);
     }
 
     #[cfg(feature = "http2")]
@@ -366,6 +391,11 @@ impl Shared {
                 return Response::new(*status, "<html><body><h1>Bad gateway<br></body></html>");
             }
             Some(Fault::OkThenError(code)) => return Response::error(200, code),
+            Some(Fault::Elsewhere(elsewhere)) => {
+                let refusal = Response::complaint(elsewhere.status, &elsewhere.inside);
+                let (name, value) = elsewhere.header.clone().unwrap_or(("x-none", String::new()));
+                return refusal.with(name, value);
+            }
             Some(Fault::Stall(time)) => thread::sleep(*time),
             _ => {}
         }
@@ -388,11 +418,18 @@ impl Shared {
         let Setup { object_lock, lifecycle, hides_settings, .. } = self.setup.clone();
         let express = self.is_express();
         let ways = Ways { express, overwrites, deletes_singly, versioned, object_lock, lifecycle, hides_settings };
+        let host = request.header("host").unwrap_or_default();
+        if express && host.starts_with("s3express-control.") != (self.is_of_control(request) && !is_local(host)) {
+            return Response::error(405, "MethodNotAllowed");
+        }
         if ways.express && request.query("session").is_some() {
-            return lock(&self.sessions).create(request, self.now());
+            return match lock(&self.store).bucket_exists {
+                true => lock(&self.sessions).create(request, self.now()),
+                false => Response::error(404, "NoSuchBucket"),
+            };
         }
         let path = decode(&request.path);
-        let virtual_host = request.header("host").is_some_and(|host| host.starts_with(&format!("{bucket}.")));
+        let virtual_host = self.is_virtual(host);
         let rest = match virtual_host {
             true => Some(path.as_str()),
             false => path.strip_prefix(&format!("/{bucket}")),
@@ -401,6 +438,13 @@ impl Shared {
         store.ahead_s = self.setup.clock_ahead_s + self.clock_step_s.load(Ordering::SeqCst);
         match rest.map(|rest| rest.strip_prefix('/').unwrap_or(rest)) {
             None => Response::error(404, "NoSuchBucket"),
+            Some("") if express && virtual_host && matches!(request.method.as_str(), "PUT" | "DELETE") => {
+                Response::error(405, "MethodNotAllowed")
+            }
+            Some("") if request.method == "PUT" => {
+                let wanted = if is_aws(host) { Some(self.setup.region.as_str()) } else { None };
+                make::bucket(&mut store, &bucket, wanted, &body)
+            }
             Some("") => api::bucket(&mut store, request, &body, ways),
             Some(key) => api::object(&mut store, request, key, body, ways),
         }
@@ -409,7 +453,8 @@ impl Shared {
     fn verdict(&self, request: &Request, body: &[u8]) -> Result<(), Response> {
         let claim = Claim::of(request).ok_or_else(|| Response::error(403, "AccessDenied"))?;
         let express = self.is_express();
-        let secret = match express && request.query("session").is_none() {
+        let in_session = express && request.query("session").is_none() && !self.is_of_control(request);
+        let secret = match in_session {
             true => lock(&self.sessions).find(claim.access_key, request, self.now())?.secret,
             false if claim.access_key == self.setup.access_key => self.setup.secret_key.clone(),
             false => return Err(Response::error(403, "InvalidAccessKeyId")),
@@ -434,6 +479,12 @@ impl Shared {
                 to.write_all(response.head().as_bytes())?;
                 to.write_all(&response.body[..at.min(len)])?;
                 return Ok(false);
+            }
+            Some(Fault::Reset(at)) => {
+                to.write_all(response.head().as_bytes())?;
+                to.write_all(&response.body[..at.min(len)])?;
+                thread::sleep(FLUSH);
+                return Err(io::ErrorKind::ConnectionReset.into());
             }
             Some(Fault::Drip(bytes, pause)) => {
                 to.write_all(response.head().as_bytes())?;
@@ -460,6 +511,19 @@ impl Shared {
         };
         let Request { method, headers, .. } = request.clone();
         lock(&self.seen).push(Seen { method, target, headers, status });
+    }
+
+    /// Whether it makes or unmakes a directory bucket: the bucket in the path, and signed without a session.
+    fn is_of_control(&self, request: &Request) -> bool {
+        self.is_express()
+            && matches!(request.method.as_str(), "PUT" | "DELETE")
+            && request.query.is_empty()
+            && request.path.trim_end_matches('/') == format!("/{}", self.setup.bucket)
+    }
+
+    /// Whether a request for this host is for the bucket before it.
+    fn is_virtual(&self, host: &str) -> bool {
+        host.strip_prefix(&self.setup.bucket).is_some_and(|rest| rest.starts_with('.'))
     }
 
     fn is_express(&self) -> bool {

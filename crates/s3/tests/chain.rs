@@ -1,0 +1,452 @@
+//! Credentials from roles, web identities, processes, containers and instance metadata, as operators set them up: by environment and
+//! files of a process of its own, against local endpoints that answer as the real ones do.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kvtier_s3::creds::discover;
+use kvtier_s3::{Client, Config, List, Place};
+use kvtier_testkit::s3::{Fault, Rule, Server};
+use support::fake::{Asked, Fake};
+use support::*;
+
+const ASKS: &str = "KVTIER_S3_TEST_ASKS";
+const SECRET: &str = "secret/test+key";
+const AWAIT: Duration = Duration::from_secs(20);
+
+/// The process whose surroundings a test makes.
+struct Asker {
+    child: Child,
+    to: ChildStdin,
+    from: Receiver<String>,
+    /// All that it said, on both ways out.
+    said: Arc<Mutex<String>>,
+    home: tempfile::TempDir,
+    server: Server,
+}
+
+/// What a process finds around it.
+struct Scene {
+    home: tempfile::TempDir,
+    server: Server,
+    env: Vec<(String, String)>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (home, server) = (tempfile::tempdir().unwrap(), server(|_| {}));
+        std::fs::create_dir(home.path().join(".aws")).unwrap();
+        let env = [
+            ("HOME", home.path().to_str().unwrap()),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_EC2_METADATA_DISABLED", "true"),
+            (ASKS, &server.url()),
+        ];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        Scene { home, server, env }
+    }
+
+    fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.env.retain(|(other, _)| other != name);
+        self.env.push((name.to_owned(), value.into()));
+        self
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.home.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn start(self) -> Asker {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "asks", "--nocapture", "--test-threads=1"]).env_clear().envs(self.env);
+        command.env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let ((lines, from), said) = (sync_channel(64), Arc::new(Mutex::new(String::new())));
+        let ways: [Box<dyn std::io::Read + Send>; 2] =
+            [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+        for way in ways {
+            let (lines, said) = (lines.clone(), Arc::clone(&said));
+            std::thread::spawn(move || {
+                for line in BufReader::new(way).lines().map_while(Result::ok) {
+                    said.lock().unwrap().push_str(&(line.clone() + "\n"));
+                    if let Some((_, answer)) = line.split_once("answer: ") {
+                        drop(lines.send(answer.to_owned()));
+                    }
+                }
+            });
+        }
+        let to = child.stdin.take().unwrap();
+        Asker { child, to, from, said, home: self.home, server: self.server }
+    }
+}
+
+impl Asker {
+    /// The next answer.
+    fn hear(&self) -> String {
+        self.from.recv_timeout(AWAIT).unwrap_or_else(|e| panic!("{e}: {}", self.said.lock().unwrap()))
+    }
+
+    fn tell(&mut self, word: &str) -> String {
+        writeln!(self.to, "{word}").unwrap();
+        self.hear()
+    }
+
+    /// The tokens that requests bore, without repetitions.
+    fn tokens(&self) -> Vec<String> {
+        let seen = self.server.seen();
+        let mut tokens: Vec<String> =
+            seen.iter().filter_map(|seen| seen.header("x-amz-security-token")).map(str::to_owned).collect();
+        tokens.dedup();
+        tokens
+    }
+
+    /// Ends it; of all that it said, logs at the finest level and the `Debug` of everything among it, no part is one of these.
+    fn end(mut self, secrets: &[&str]) {
+        self.tell("debug");
+        drop(self.to);
+        self.child.wait().unwrap();
+        let said = self.said.lock().unwrap();
+        assert!(said.contains("logs are taken"), "{said}");
+        for secret in secrets.iter().chain(&[SECRET]) {
+            let before = said.split(secret).next().unwrap();
+            let near = &before[before.floor_char_boundary(before.len().saturating_sub(300))..];
+            assert!(before.len() == said.len(), "{secret} is told after {near}");
+        }
+        assert!(Path::new(self.home.path()).exists());
+    }
+}
+
+/// What the other process does. As a test of its own it does nothing.
+#[test]
+#[allow(clippy::print_stdout)]
+fn asks() {
+    let Ok(url) = std::env::var(ASKS) else { return };
+    let logs = Logs::default();
+    tracing::subscriber::set_global_default(logs.clone()).unwrap();
+    tracing::trace!("logs are taken");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let chain = |e: &dyn std::error::Error| {
+        let causes = std::iter::successors(Some(e), |e| e.source()).map(ToString::to_string);
+        causes.collect::<Vec<_>>().join(" <- ").replace('\n', " ")
+    };
+    let answer = |text: String| println!("\nanswer: {text}");
+    let (provider, first, source) = match runtime.block_on(discover(|name| std::env::var(name).ok())) {
+        Ok(found) => found,
+        Err(e) => {
+            answer(chain(&e));
+            println!("{e:?} {}", logs.take());
+            return;
+        }
+    };
+    answer(format!("{} from {source}", first.access_key()));
+    let mut config = Config::with_provider(Place::of(url).bucket("bucket").resolve().unwrap(), provider);
+    config.deadline = Duration::from_secs(5);
+    let client = Client::new(config);
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let lists = if line == "many" { 16 } else { u32::from(line == "list") };
+        let told = runtime.block_on(async {
+            let mut tasks = tokio::task::JoinSet::new();
+            for _ in 0..lists {
+                let client = client.clone();
+                tasks.spawn(async move { client.list(&List::default(), None).await });
+            }
+            let failed = tasks.join_all().await.into_iter().find_map(Result::err);
+            failed.map_or("ok".to_owned(), |e| format!("{} {e:?}", chain(&e)))
+        });
+        match line.as_str() {
+            "debug" => answer(format!("{client:?} {first:?} {}", logs.take().replace('\n', " "))),
+            "counts" => {
+                let counts = client.counts();
+                answer(format!("{} renewals, {} failures", counts.identity_renewals, counts.identity_failures));
+            }
+            _ => answer(told),
+        }
+    }
+}
+
+/// Everything that is logged at any level, in one text.
+#[derive(Clone, Default)]
+struct Logs(Arc<Mutex<String>>);
+
+impl Logs {
+    fn take(&self) -> String {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn note(&self, metadata: &tracing::Metadata<'_>, fields: impl FnOnce(&mut Fields)) {
+        let mut text = Fields(format!("[{} {}]", metadata.target(), metadata.name()));
+        fields(&mut text);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_str(&(text.0 + "\n"));
+    }
+}
+
+struct Fields(String);
+
+impl tracing::field::Visit for Fields {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        write!(self.0, " {}={value:?}", field.name()).unwrap();
+    }
+}
+
+impl tracing::Subscriber for Logs {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        self.note(span.metadata(), |fields| span.record(fields));
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>) {
+        let mut text = Fields(String::new());
+        values.record(&mut text);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text.0);
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        self.note(event.metadata(), |fields| event.record(fields));
+    }
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// A time so many seconds from now, as AWS writes it.
+fn iso(seconds: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + seconds;
+    let (days, rest) = (now / 86_400, now % 86_400);
+    // By the days since 0000-03-01, as years of that kind have their odd day at the end.
+    let z = days + 719_468;
+    let (era, doe) = (z / 146_097, z % 146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let year = yoe + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// What a container's agent and instance metadata say.
+fn json(token: &str, seconds: u64) -> String {
+    format!(
+        r#"{{"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": "{}", "AccessKeyId": "AKIDTEST", "SecretAccessKey": "{SECRET}",
+        "Token": "{token}", "Expiration": "{}"}}"#,
+        iso(0),
+        iso(seconds)
+    )
+}
+
+/// What STS says to an action.
+fn sts(action: &str, access: &str, token: &str) -> String {
+    let end = iso(3600);
+    format!(
+        "<{action}Response xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><{action}Result><Credentials>\
+        <AccessKeyId>{access}</AccessKeyId><SecretAccessKey>{SECRET}</SecretAccessKey><SessionToken>{token}</SessionToken>\
+        <Expiration>{end}</Expiration></Credentials><AssumedRoleUser><Arn>arn:aws:sts::1:assumed-role/kv/s</Arn>\
+        <AssumedRoleId>A:s</AssumedRoleId></AssumedRoleUser></{action}Result></{action}Response>"
+    )
+}
+
+fn is_sts(asked: &Asked, action: &str) -> bool {
+    asked.method == "POST" && asked.body.contains(&format!("Action={action}&"))
+}
+
+#[test]
+fn a_web_identity_takes_its_role_with_the_token_of_that_moment() {
+    let fake = Fake::start(|_, before| {
+        (200, sts("AssumeRoleWithWebIdentity", "AKIDTEST", &format!("session-token-{before}")))
+    });
+    let scene = Scene::new();
+    let token = scene.file("token", "jwt-of-monday");
+    let scene = scene
+        .env("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap())
+        .env("AWS_ROLE_ARN", "arn:aws:iam::1:role/kv")
+        .env("AWS_ROLE_SESSION_NAME", "node-7")
+        .env("AWS_ENDPOINT_URL_STS", fake.url());
+    let mut asker = scene.start();
+    assert_eq!(asker.hear(), "AKIDTEST from a role, taken through STS with a web identity");
+    assert_eq!(asker.tell("many"), "ok");
+    let asked = fake.asked();
+    assert_eq!(asked.len(), 1, "what was found is used");
+    assert!(is_sts(&asked[0], "AssumeRoleWithWebIdentity") && asked[0].header("authorization").is_none());
+    for part in ["RoleSessionName=node-7", "WebIdentityToken=jwt-of-monday", "role%2Fkv"] {
+        assert!(asked[0].body.contains(part), "{part}");
+    }
+    // The kubelet writes another; what the store calls expired is fetched anew, once for all.
+    std::fs::write(&token, "jwt-of-tuesday").unwrap();
+    asker.server.script(Rule::next(Fault::Error(400, "ExpiredToken")));
+    assert_eq!(asker.tell("many"), "ok");
+    let asked = fake.asked();
+    assert!(asked.len() == 2 && asked[1].body.contains("WebIdentityToken=jwt-of-tuesday"));
+    assert_eq!(asker.tokens(), ["session-token-0", "session-token-1"]);
+    asker.end(&["jwt-of-", "session-token-"]);
+}
+
+#[test]
+fn a_containers_agent_is_asked_early_by_one_and_with_the_token_of_that_moment() {
+    let fake = Fake::start(|_, before| (200, json(&format!("session-token-{before}"), 3600)));
+    let scene = Scene::new();
+    let token = scene.file("token", "pod-token-1");
+    let scene = scene
+        .env("AWS_CONTAINER_CREDENTIALS_FULL_URI", format!("{}/v1/credentials", fake.url()))
+        .env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token.to_str().unwrap());
+    let mut asker = scene.start();
+    assert_eq!(asker.hear(), "AKIDTEST from the container's agent");
+    assert_eq!(asker.tell("many"), "ok");
+    std::fs::write(&token, "pod-token-2").unwrap();
+    // By the store's clock the credentials are past 70 % of their life, and good for a while yet: nobody waits, one asks.
+    asker.server.step_clock(2600);
+    assert_eq!((asker.tell("list").as_str(), asker.tell("many").as_str()), ("ok", "ok"));
+    for _ in 0..100 {
+        if fake.asked().len() > 1 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(asker.tell("many"), "ok");
+    let asked = fake.asked();
+    let authorized: Vec<_> = asked.iter().map(|asked| asked.header("authorization").unwrap().to_owned()).collect();
+    assert_eq!(authorized, ["pod-token-1", "pod-token-2"]);
+    assert!(asked.iter().all(|asked| asked.path == "/v1/credentials"));
+    assert!(asker.tokens().ends_with(&["session-token-1".to_owned()]), "{:?}", asker.tokens());
+    assert_eq!(asker.tell("counts"), "2 renewals, 0 failures");
+    asker.end(&["pod-token-", "session-token-"]);
+}
+
+/// Instance metadata, version 2 only, that fails after it has given credentials so many times.
+fn metadata(gives: usize) -> Fake {
+    let given = std::sync::atomic::AtomicUsize::new(0);
+    Fake::start(move |asked, _| {
+        let session = asked.header("x-aws-ec2-metadata-token") == Some("imds-token");
+        match (asked.method.as_str(), asked.path.as_str()) {
+            ("PUT", "/latest/api/token") => (200, "imds-token".into()),
+            _ if !session => (401, String::new()),
+            (_, path) if path.contains("/iam/security-credentials") => match path.trim_end_matches('/') {
+                "/latest/meta-data/iam/security-credentials" => (200, "kv-role".into()),
+                "/latest/meta-data/iam/security-credentials/kv-role" => {
+                    match given.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+                        before if before < gives => (200, json("session-token-0", 3600)),
+                        _ => (500, String::new()),
+                    }
+                }
+                _ => (404, String::new()),
+            },
+            _ => (404, String::new()),
+        }
+    })
+}
+
+#[test]
+fn instance_metadata_that_fails_later_leaves_what_is_valid_in_use() {
+    let fake = metadata(1);
+    let scene = Scene::new().env("AWS_EC2_METADATA_DISABLED", "false");
+    let mut asker = scene.env("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url()).start();
+    assert_eq!(asker.hear(), "AKIDTEST from the instance's metadata");
+    assert_eq!(asker.tell("many"), "ok");
+    asker.server.step_clock(2600);
+    for _ in 0..10 {
+        assert_eq!(asker.tell("many"), "ok");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(asker.tokens(), ["session-token-0"]);
+    let token = fake.asked().iter().filter(|asked| asked.method == "PUT").count();
+    assert!(token >= 1, "version 2: a token first");
+    asker.end(&["imds-token", "session-token-"]);
+}
+
+#[test]
+fn roles_are_taken_one_with_another() {
+    let fake = Fake::start(|asked, _| {
+        let second = asked.body.contains("role%2Finner");
+        let access = if second { "AKIDTEST" } else { "AKIDOUTER" };
+        (200, sts("AssumeRole", access, &format!("session-token-{access}")))
+    });
+    let scene = Scene::new();
+    scene.file(
+        ".aws/config",
+        "[profile kv]\nrole_arn = arn:aws:iam::2:role/inner\nsource_profile = outer\n\
+        [profile outer]\nrole_arn = arn:aws:iam::1:role/outer\nsource_profile = user\nexternal_id = x1\n\
+        [profile user]\naws_access_key_id = AKIDUSER\naws_secret_access_key = hush-hush\n",
+    );
+    let mut asker = scene.env("AWS_PROFILE", "kv").env("AWS_ENDPOINT_URL_STS", fake.url()).start();
+    assert_eq!(asker.hear(), "AKIDTEST from a role, taken through STS");
+    assert_eq!(asker.tell("many"), "ok");
+    let asked = fake.asked();
+    let signed =
+        |at: usize, by: &str| asked[at].header("authorization").unwrap().contains(&format!("Credential={by}/"));
+    assert!(asked.len() == 2 && asked.iter().all(|asked| is_sts(asked, "AssumeRole")), "{asked:?}");
+    assert!(signed(0, "AKIDUSER") && signed(1, "AKIDOUTER"));
+    assert_eq!(asked[1].header("x-amz-security-token"), Some("session-token-AKIDOUTER"));
+    assert_eq!(asker.tokens(), ["session-token-AKIDTEST"]);
+    asker.end(&["hush-hush", "session-token-"]);
+}
+
+#[test]
+fn a_process_is_run_once_for_many() {
+    let scene = Scene::new();
+    let log = scene.home.path().join("runs");
+    let pair = format!(
+        r#"{{"Version": 1, "AccessKeyId": "AKIDTEST", "SecretAccessKey": "{SECRET}", "SessionToken": "session-token-0", "Expiration": "{}"}}"#,
+        iso(3600)
+    );
+    let script = scene.file("who", &format!("echo run >> {}\necho '{pair}'\n", log.display()));
+    let command = format!("[default]\ncredential_process = /bin/sh {} --pin sesame-open\n", script.display());
+    scene.file(".aws/config", &command);
+    let mut asker = scene.start();
+    assert_eq!(asker.hear(), "AKIDTEST from the credential_process of a profile");
+    assert_eq!(asker.tell("many"), "ok");
+    asker.server.script(Rule::next(Fault::Error(400, "ExpiredToken")));
+    assert_eq!(asker.tell("list"), "ok");
+    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 2);
+    asker.end(&["session-token-", "sesame-open"]);
+}
+
+#[test]
+fn sources_that_fail_are_named_and_tell_no_secret() {
+    let leaky = |text: &'static str, status| Fake::start(move |_, _| (status, text.to_owned()));
+    let broken = r#"{"AccessKeyId": "AKIDTEST", "SecretAccessKey": "hush-hush", "Token": "session-token-0" "#;
+    let container = leaky(broken, 200);
+    let denied =
+        leaky("<ErrorResponse><Error><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>", 403);
+    let process = |scene: Scene, text: &str| {
+        let script = scene.file("who", text);
+        scene.file(".aws/config", &format!("[default]\ncredential_process = /bin/sh {}\n", script.display()));
+        scene
+    };
+    let identity = |scene: Scene| {
+        let token = scene.file("token", "jwt-of-monday");
+        let scene = scene.env("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap());
+        scene.env("AWS_ROLE_ARN", "arn:aws:iam::1:role/kv").env("AWS_ENDPOINT_URL_STS", denied.url())
+    };
+    let scenes = [
+        (Scene::new().env("AWS_CONTAINER_CREDENTIALS_FULL_URI", container.url()), "set keys, a profile or a role"),
+        (identity(Scene::new()), "AccessDenied"),
+        (process(Scene::new(), "echo '{\"Version\": 1, \"SecretAccessKey\": \"hush-hush\"'"), "external process"),
+        (process(Scene::new(), "exit 3"), "exited with code exit status: 3"),
+        (Scene::new().env("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://1.2.3.4/x"), "not refer to an allowed IP"),
+        (Scene::new().env("AWS_PROFILE", "absent"), "profile absent gives no credentials"),
+        (Scene::new(), "set keys, a profile or a role"),
+    ];
+    for (scene, says) in scenes {
+        let mut asker = scene.start();
+        let told = asker.hear();
+        assert!(told.contains(says), "{says}: {told}");
+        asker.child.wait().unwrap();
+        let said = asker.said.lock().unwrap();
+        for secret in ["hush-hush", "session-token-", "jwt-of-"] {
+            assert!(!said.contains(secret), "{secret} is told: {said}");
+        }
+    }
+}

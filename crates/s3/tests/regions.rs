@@ -1,0 +1,130 @@
+//! Another region is followed wherever a store names it; another host never, unless it is the same service of AWS.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use kvtier_s3::{Client, ErrorKind, Get, Place, Provider, Put, Resolve, Resolved};
+use kvtier_testkit::s3::{Elsewhere, Fault, Rule, Server};
+use support::*;
+
+const REGION: &str = "eu-south-7";
+
+/// Leads every name to one address, and keeps the names.
+#[derive(Clone, Debug)]
+struct Names(SocketAddr, Arc<Mutex<Vec<String>>>);
+
+impl Resolve for Names {
+    fn resolve<'a>(&'a self, host: &'a str, _: u16) -> Resolved<'a> {
+        self.1.lock().unwrap().push(host.to_owned());
+        Box::pin(async { Ok(vec![self.0]) })
+    }
+}
+
+/// A client of AWS in the first region; the bucket is in another.
+fn scene() -> (Server, Client, Names) {
+    let server = server(|setup| setup.region = REGION.into());
+    let names = Names(server.address(), Arc::default());
+    let place = Place::of("http://s3.us-east-1.amazonaws.com").bucket("bucket").resolve().unwrap();
+    assert_eq!(place.provider(), Provider::Aws);
+    let mut config = config_of(place);
+    config.resolver = Box::new(names.clone());
+    (server, Client::new(config), names)
+}
+
+fn elsewhere(status: u16, header: Option<(&'static str, &str)>, inside: &str) -> Fault {
+    let header = header.map(|(name, value)| (name, value.to_owned()));
+    Fault::Elsewhere(Elsewhere { status, header, inside: inside.into() })
+}
+
+#[tokio::test]
+async fn every_way_of_naming_the_region_is_understood() {
+    let region = Some(("x-amz-bucket-region", REGION));
+    let location = Some(("location", "http://bucket.s3.eu-south-7.amazonaws.com/k?x=1"));
+    let ways = [
+        elsewhere(301, region, "<Code>PermanentRedirect</Code>"),
+        elsewhere(301, None, "<Code>PermanentRedirect</Code><Endpoint>bucket.s3.eu-south-7.amazonaws.com</Endpoint>"),
+        elsewhere(307, None, "<Code>TemporaryRedirect</Code><Endpoint>bucket.s3-eu-south-7.amazonaws.com</Endpoint>"),
+        elsewhere(307, location, ""),
+        elsewhere(400, None, "<Code>AuthorizationHeaderMalformed</Code><Region>eu-south-7</Region>"),
+        elsewhere(403, region, ""),
+    ];
+    for way in ways {
+        let ((server, client, names), memory) = (scene(), Memory::new());
+        server.put_object("k", vec![7; 10]);
+        server.script(Rule::next(way.clone()));
+        client.get("k", &mut memory.lease(10), &Get::default()).await.unwrap_or_else(|e| panic!("{way:?}: {e}"));
+        client.put("l", &memory.view(b"x"), &Put::default()).await.unwrap();
+        let (seen, counts) = (server.seen(), client.counts());
+        let status: Vec<u16> = seen.iter().map(|seen| seen.status).collect();
+        assert_eq!((&status[1..], counts.region_moves), (&[200, 200][..], 1), "{way:?} is followed once");
+        assert_eq!(client.endpoint().region(), REGION);
+        let host = "bucket.s3.eu-south-7.amazonaws.com";
+        assert!(seen[1..].iter().all(|seen| seen.header("host") == Some(host)), "signed anew for {host}");
+        assert!(seen[1].header("authorization").unwrap().contains("/eu-south-7/s3/"));
+        assert_eq!(*names.1.lock().unwrap(), ["bucket.s3.us-east-1.amazonaws.com", host]);
+    }
+}
+
+#[tokio::test]
+async fn a_head_has_only_headers_to_tell_by() {
+    let (server, client, _) = scene();
+    server.put_object("k", vec![7; 10]);
+    server.script(Rule::next(elsewhere(400, Some(("x-amz-bucket-region", REGION)), "")));
+    assert_eq!(client.head("k").await.unwrap().unwrap().len(), 10);
+}
+
+#[tokio::test]
+async fn nobody_else_is_followed() {
+    let thief = server(|_| {});
+    let url = format!("http://{}/k", thief.address());
+    let endpoint = format!("<Code>TemporaryRedirect</Code><Endpoint>{}</Endpoint>", thief.address());
+    let lures = [
+        elsewhere(301, Some(("location", &url)), "<Code>PermanentRedirect</Code>"),
+        elsewhere(302, Some(("location", &url)), ""),
+        elsewhere(307, None, &endpoint),
+        elsewhere(308, Some(("location", "http://bucket.s3.eu-south-7.amazonaws.com.evil.test/k")), ""),
+        elsewhere(301, Some(("x-amz-bucket-region", "evil.test/")), ""),
+        elsewhere(301, Some(("x-amz-bucket-region", "x.evil.test")), ""),
+        elsewhere(400, None, "<Code>AuthorizationHeaderMalformed</Code><Region>a@evil.test</Region>"),
+    ];
+    for lure in lures {
+        let ((server, client, names), memory) = (scene(), Memory::new());
+        server.script(Rule::next(lure.clone()).times(100));
+        let error = client.put("k", &memory.view(b"secret"), &Put::default()).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Invalid, false), "{lure:?}: {error}");
+        assert!(server.seen().len() <= 2, "{lure:?}: {} requests", server.seen().len());
+        assert!(names.1.lock().unwrap().iter().all(|name| name == "bucket.s3.us-east-1.amazonaws.com"), "{names:?}");
+    }
+    // A store of one's own sends nobody to AWS.
+    let (own, memory) = (server(|_| {}), Memory::new());
+    let location = "http://bucket.s3.eu-south-7.amazonaws.com/k";
+    own.script(Rule::next(elsewhere(307, Some(("location", location)), "")).times(100));
+    let error = client(&own).put("k", &memory.view(b"secret"), &Put::default()).await.unwrap_err();
+    assert_eq!((error.kind(), own.seen().len()), (ErrorKind::Invalid, 1));
+    assert_eq!(thief.accepted(), 0);
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_decide_is_not_followed_for_ever() {
+    let ((server, client, _), memory) = (scene(), Memory::new());
+    for region in ["eu-1", "eu-2", "eu-1", "eu-2", "eu-1", "eu-2"] {
+        server.script(Rule::next(elsewhere(301, Some(("x-amz-bucket-region", region)), "")));
+    }
+    let error = client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
+    assert_eq!((error.kind(), server.seen().len()), (ErrorKind::Invalid, 3));
+}
+
+#[tokio::test]
+async fn buckets_are_made_in_their_region() {
+    let server = server(|setup| setup.region = REGION.into());
+    let mut config = config_of(Place::of(format!("http://bucket.s3.{REGION}.amazonaws.com")).resolve().unwrap());
+    config.resolver = Box::new(Names(server.address(), Arc::default()));
+    let client = Client::new(config);
+    client.delete_bucket().await.unwrap();
+    assert!(!client.head_bucket().await.unwrap());
+    client.create_bucket().await.unwrap();
+    assert!(client.head_bucket().await.unwrap());
+}
