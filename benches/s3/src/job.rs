@@ -86,7 +86,7 @@ fn drive_named(args: &RunArgs) -> Result<Measured> {
     LocalSet::new().block_on(&runtime, async {
         match args.peer.as_str() {
             "raw-tokio" => drive(args, peers::raw::Raw::new(args)?).await,
-            "kvtier" => drive(args, peers::ours::Ours::new(args)?).await,
+            "kvtier" | "kvtier-direct" => drive(args, peers::ours::Ours::new(args)?).await,
             #[cfg(feature = "peers")]
             "object_store" => drive(args, peers::object_store::Store::new(args)?).await,
             #[cfg(feature = "peers")]

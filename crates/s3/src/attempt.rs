@@ -104,6 +104,9 @@ impl Inner {
         };
         self.counters.connections.one();
         spoken.one();
+        if matches!(&way, Way::One(conn) if conn.is_direct()) {
+            self.counters.connections_direct.one();
+        }
         Ok(way)
     }
 
@@ -175,8 +178,11 @@ impl Open {
         let before = landing.filled();
         let read = way.body(head.framing, Sink::Land(landing), inner.config.stall_max).await;
         inner.counters.bytes_in.add((landing.filled() - before) as u64);
-        match &way {
-            Way::One(conn) => inner.counters.copied_head_bytes.add(conn.copied),
+        match &mut way {
+            Way::One(conn) => {
+                inner.counters.copied_head_bytes.add(conn.copied);
+                inner.counters.copied_tls_bytes.add(conn.take_copied_tls());
+            }
             Way::Two(talk) => inner.counters.copied_http2_bytes.add(talk.copied),
         }
         read.map_err(|e| broke(&way, e))?;

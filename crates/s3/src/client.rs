@@ -74,7 +74,7 @@ impl Client {
     /// A client; nothing is sent yet.
     pub fn new(mut config: Config) -> Self {
         let resolver = std::mem::replace(&mut config.resolver, Box::new(crate::http::SystemNames));
-        let dialer = Dialer::new(resolver, config.trust.clone(), config.connect_max, config.http2);
+        let dialer = Dialer::new(resolver, config.trust.clone(), config.connect_max, config.http2, config.is_direct());
         let deadline = Deadline::After(config.deadline);
         let inner = Inner {
             site: RwLock::new(Arc::new(Site::of(config.endpoint.clone()))),

@@ -110,6 +110,12 @@ pub mod fuzzing {
         }
     }
 
+    /// Records of TLS by a script: nothing lands that was not sent, whatever is done to them on the way.
+    #[cfg(feature = "tls-direct")]
+    pub fn tls_records(script: &[u8]) {
+        crate::http::fuzz_records(script);
+    }
+
     /// A body in pieces into memory of some length.
     pub fn sink(bytes: &[u8], room: usize) {
         let mut memory = vec![0x5A; room + 8];

@@ -3,73 +3,10 @@
 
 mod support;
 
-use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
-use kvtier_s3::{Client, ErrorKind, Get, Http2, List, Place, Put, Trust};
-use kvtier_testkit::s3::{Fault, Rule, Server, ca_pem, server_pem};
+use kvtier_s3::{ErrorKind, Get, Http2, List, Put};
+use kvtier_testkit::s3::{Fault, Rule, Server};
+use support::haproxy::Front;
 use support::*;
-
-/// A running haproxy; ends with the test.
-struct Front {
-    child: Child,
-    address: SocketAddr,
-    _dir: tempfile::TempDir,
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-impl Front {
-    /// One before `server`, which lets uploads have a window of `window` bytes.
-    fn before(server: &Server, alpn: &str, window: usize) -> Option<Self> {
-        if Command::new("haproxy").arg("-v").stdout(Stdio::null()).status().is_err() {
-            // Not by a macro, whose words the test harness would swallow.
-            let what = "SKIPPED: haproxy is not installed (apt-get install haproxy): HTTP/2 was not tried with it\n";
-            std::io::stderr().write_all(what.as_bytes()).unwrap();
-            return None;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let (config, pem) = (dir.path().join("haproxy.cfg"), dir.path().join("both.pem"));
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        std::fs::write(&pem, server_pem()).unwrap();
-        let text = format!(
-            "global\n  nbthread 1\n  tune.h2.initial-window-size {window}\n  tune.h2.max-concurrent-streams 32\n\
-             defaults\n  mode http\n  timeout connect 5s\n  timeout client 30s\n  timeout server 30s\n\
-             frontend f\n  bind {address} ssl crt {} alpn {alpn}\n  default_backend b\n\
-             backend b\n  server s {}\n",
-            pem.display(),
-            server.address()
-        );
-        std::fs::write(&config, text).unwrap();
-        let log = std::fs::File::create(dir.path().join("log")).unwrap();
-        let mut command = Command::new("haproxy");
-        let child =
-            command.arg("-db").arg("-f").arg(&config).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-        let front = Front { child, address, _dir: dir };
-        for _ in 0..200 {
-            if TcpStream::connect(address).is_ok() {
-                return Some(front);
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        panic!("haproxy does not listen: {}", std::fs::read_to_string(front._dir.path().join("log")).unwrap());
-    }
-
-    fn client(&self, http2: Http2) -> Client {
-        let mut config = config_of(Place::of(format!("https://{}", self.address)).bucket("bucket").resolve().unwrap());
-        config.trust = Trust::Pem(ca_pem().into());
-        config.http2 = http2;
-        config.stall_max = Duration::from_secs(2);
-        Client::new(config)
-    }
-}
 
 fn plain() -> Server {
     Server::start(Default::default()).unwrap()
@@ -79,8 +16,8 @@ fn plain() -> Server {
 async fn every_operation_over_http2() {
     let (server, memory) = (plain(), Memory::new());
     // The usual window throttles uploads; it must not stop them.
-    let Some(front) = Front::before(&server, "h2,http/1.1", 65_535) else { return };
-    let client = front.client(Http2::Auto);
+    let Some(front) = Front::before(&server, "alpn h2,http/1.1", 65_535) else { return };
+    let client = front.http2(Http2::Auto);
     for len in [0, 1, 65_536, 20 * MIB + 1] {
         let bytes = pattern(len);
         client.put("a b/é+%//k", &memory.view(&bytes), &Put::default().meta("a", "b")).await.unwrap();
@@ -107,13 +44,13 @@ async fn every_operation_over_http2() {
 #[tokio::test]
 async fn faults_behind_it_are_repaired() {
     let (server, memory) = (plain(), Memory::new());
-    let Some(front) = Front::before(&server, "h2,http/1.1", 1 << 20) else { return };
+    let Some(front) = Front::before(&server, "alpn h2,http/1.1", 1 << 20) else { return };
     let bytes = pattern(300_000);
     server.put_object("k", bytes.clone());
     for fault in
         [Fault::Error(503, "SlowDown"), Fault::Html(502), Fault::Hangup, Fault::Cut(150_000), Fault::CloseAfter]
     {
-        let client = front.client(Http2::Auto);
+        let client = front.http2(Http2::Auto);
         server.script(Rule::next(fault.clone()));
         let mut lease = memory.lease(bytes.len());
         let got = client.get("k", &mut lease, &Get::default()).await;
@@ -122,7 +59,7 @@ async fn faults_behind_it_are_repaired() {
     }
     let large = memory.view(&pattern(32 * MIB));
     server.script(Rule::next(Fault::Early(403, "AccessDenied")).times(2));
-    let client = front.client(Http2::Auto);
+    let client = front.http2(Http2::Auto);
     let error = client.put("new", &large, &Put::default()).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::Io), "{error}");
     server.heal();
@@ -132,10 +69,10 @@ async fn faults_behind_it_are_repaired() {
 #[tokio::test]
 async fn it_falls_back_where_http2_is_not_offered_or_not_asked_for() {
     let server = plain();
-    let Some(old) = Front::before(&server, "http/1.1", 65_535) else { return };
-    let Some(new) = Front::before(&server, "h2,http/1.1", 65_535) else { return };
+    let Some(old) = Front::before(&server, "alpn http/1.1", 65_535) else { return };
+    let Some(new) = Front::before(&server, "alpn h2,http/1.1", 65_535) else { return };
     for (front, http2) in [(&old, Http2::Auto), (&old, Http2::PriorKnowledge), (&new, Http2::Off)] {
-        let client = front.client(http2);
+        let client = front.http2(http2);
         assert!(client.head_bucket().await.unwrap());
         assert_eq!((client.counts().connections_http11, client.counts().connections_http2), (1, 0));
     }

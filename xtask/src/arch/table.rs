@@ -34,7 +34,7 @@ pub const LIBRARIES: &[(&[&str], &[&str])] = &[
     (&["tokio", "tokio-util"], &["s3", "cli", "testkit"]),
     (&["cudarc", "libloading"], &["mem", "gds"]),
     (&["io-uring"], &["uring"]),
-    (&["hyper", "hyper-util", "rustls", "hyper-rustls", "aws-sigv4", "aws-config"], &["s3"]),
+    (&["hyper", "hyper-util", "rustls", "hyper-rustls", "aws-sigv4", "aws-config", "aws-lc-rs"], &["s3"]),
     (&["h2", "http", "httparse", "quick-xml", "tokio-rustls"], &["s3", "testkit"]),
     (&["pyo3"], &["py"]),
     (&["clap", "indicatif"], &["cli"]),

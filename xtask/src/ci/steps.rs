@@ -63,13 +63,14 @@ pub fn clippy_each(run: &mut Run) -> Result<Outcome> {
 }
 
 pub fn clippy_all(_: &mut Run) -> Result<Outcome> {
-    Cmd::new("cargo clippy --locked --workspace --all-targets -- -D warnings").run()?;
+    Cmd::new("cargo clippy --locked --workspace --features kvtier-s3/tls-direct --all-targets -- -D warnings").run()?;
     Ok(Outcome::Passed)
 }
 
 /// Unit tests, integration tests and doctests.
 pub fn test(run: &mut Run) -> Result<Outcome> {
-    let count = testing::run(&Cmd::new("cargo test --locked --workspace --no-fail-fast"))?;
+    let count =
+        testing::run(&Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --no-fail-fast"))?;
     if count.passed == 0 {
         bail!("no test ran");
     }
@@ -105,7 +106,8 @@ pub fn examples(run: &mut Run) -> Result<Outcome> {
 
 /// The tests whose name contains `fault_seeds`, over many more seeds than in a plain `cargo test`.
 pub fn fault_seeds(run: &mut Run) -> Result<Outcome> {
-    let cmd = Cmd::new("cargo test --locked --workspace --lib --bins --tests fault_seeds");
+    let cmd =
+        Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --lib --bins --tests fault_seeds");
     let count = testing::run(&cmd.env("KVTIER_SEEDS", FAULT_SEEDS))?;
     Ok(if count.passed == 0 { Outcome::Skipped("none yet".into()) } else { tested(run, count) })
 }

@@ -18,12 +18,14 @@ const FOR_MIRI: &[&str] = &["key", "codec", "evict", "index"];
 const FUZZ_S: u64 = 600;
 
 pub fn long_tests(_: &[Package]) -> Result<Outcome> {
-    let cmd = Cmd::new("cargo test --locked --workspace --release --no-fail-fast").env("KVTIER_NIGHTLY", "1");
+    let cmd = Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --release --no-fail-fast")
+        .env("KVTIER_NIGHTLY", "1");
     testing::run(&cmd.limit_s(LIMIT_S)).map(tested)
 }
 
 pub fn fault_seeds(_: &[Package]) -> Result<Outcome> {
-    let cmd = Cmd::new("cargo test --locked --workspace --lib --bins --tests fault_seeds");
+    let cmd =
+        Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --lib --bins --tests fault_seeds");
     testing::run(&cmd.env("KVTIER_SEEDS", "10000").limit_s(LIMIT_S)).map(tested)
 }
 

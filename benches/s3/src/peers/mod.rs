@@ -27,6 +27,7 @@ pub const NAMES: &[&str] = &[
     "raw-blocking",
     "raw-uring",
     "kvtier",
+    "kvtier-direct",
     #[cfg(feature = "peers")]
     "object_store",
     #[cfg(feature = "peers")]

@@ -14,6 +14,7 @@ impl Ours {
     pub fn new(args: &RunArgs) -> Result<Self> {
         let endpoint = Place::of(&args.endpoint).bucket(BUCKET).resolve()?;
         let mut config = Config::new(endpoint, Credentials::new(KEY, SECRET));
+        config.tls_direct = args.peer == "kvtier-direct";
         config.requests_max = args.concurrency;
         config.http2 = if args.http2 { Http2::PriorKnowledge } else { Http2::Off };
         Ok(Ours(Client::new(config).within(Duration::from_secs(120))))

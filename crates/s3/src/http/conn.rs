@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncWrite;
 
 use super::body::Sink;
 use super::dial::Target;
@@ -87,6 +87,16 @@ impl Conn {
         self.stream.is_stale()
     }
 
+    /// Bytes that were copied out of records of TLS since this was last asked.
+    pub fn take_copied_tls(&mut self) -> u64 {
+        self.stream.take_copied()
+    }
+
+    /// Whether TLS records are sealed and opened by us.
+    pub fn is_direct(&self) -> bool {
+        self.stream.is_direct()
+    }
+
     /// Whether any byte of an answer has come.
     pub fn has_heard(&self) -> bool {
         !self.inbox.is_empty()
@@ -160,7 +170,7 @@ impl Conn {
         let Conn { stream, inbox, patience, .. } = self;
         let space = inbox.space(bytes);
         let got = match room.is_empty() {
-            true => patience.with(idle, |cx| poll_read(cx, stream, space)).await,
+            true => patience.with(idle, |cx| stream.poll_fill(cx, space)).await,
             false => patience.with(idle, |cx| stream.poll_read_both(cx, [&mut *space, &mut *room])).await,
         };
         let count = got.as_ref().and_then(|got| got.as_ref().ok()).copied().unwrap_or(0);
@@ -290,16 +300,10 @@ impl Conn {
 }
 
 async fn read(stream: &mut Stream, space: &mut [u8], patience: &mut Patience, idle: Duration) -> Result<usize> {
-    match patience.with(idle, |cx| poll_read(cx, stream, space)).await {
+    match patience.with(idle, |cx| stream.poll_fill(cx, space)).await {
         Some(got) => got.map_err(|e| broken("reading the body", e)),
         None => Err(stalled("the body stopped", idle)),
     }
-}
-
-fn poll_read(cx: &mut Context<'_>, stream: &mut Stream, space: &mut [u8]) -> Poll<io::Result<usize>> {
-    let mut space = ReadBuf::new(space);
-    ready!(Pin::new(stream).poll_read(cx, &mut space))?;
-    Poll::Ready(Ok(space.filled().len()))
 }
 
 /// The number of bytes written, or `None` when the server said something, which is then in `inbox`, or closed.
@@ -317,7 +321,7 @@ fn poll_send(
             bytes => Ok(Some(bytes)),
         });
     }
-    match ready!(poll_read(cx, stream, inbox.space(READ_BYTES)))? {
+    match ready!(stream.poll_fill(cx, inbox.space(READ_BYTES)))? {
         0 => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
         got => {
             inbox.came(got);

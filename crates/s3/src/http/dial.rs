@@ -56,12 +56,13 @@ pub struct Dialer {
     tls: OnceLock<Tls>,
     patience: Duration,
     http2: Http2,
+    direct: bool,
 }
 
 impl Dialer {
-    /// Resolves by `resolver`, trusts `trust`, waits `patience` for each address.
-    pub fn new(resolver: Box<dyn Resolve>, trust: Trust, patience: Duration, http2: Http2) -> Self {
-        Dialer { names: Names::new(resolver), trust, tls: OnceLock::new(), patience, http2 }
+    /// Resolves by `resolver`, trusts `trust`, waits `patience` for each address. `direct`: TLS records are ours where they can be.
+    pub fn new(resolver: Box<dyn Resolve>, trust: Trust, patience: Duration, http2: Http2, direct: bool) -> Self {
+        Dialer { names: Names::new(resolver), trust, tls: OnceLock::new(), patience, http2, direct }
     }
 
     /// Whether a connection with `target` may come to speak HTTP/2.
@@ -146,7 +147,7 @@ impl Dialer {
         if let Some(tls) = self.tls.get() {
             return Ok(tls);
         }
-        let made = Tls::new(&self.trust, self.http2 != Http2::Off)?;
+        let made = Tls::new(&self.trust, self.http2 != Http2::Off, self.direct)?;
         Ok(self.tls.get_or_init(|| made))
     }
 }

@@ -2,18 +2,19 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, BufReader, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
-/// What TLS reads from: by itself it would ask the socket for 4 KiB at a time.
-pub type Buffered = BufReader<TcpStream>;
+use super::tls::Session;
+
+/// What HTTP/2 is given at a time under TLS: a record.
+const PIECE_BYTES: usize = 16 * 1024;
 
 /// A connected socket, plain or under TLS.
 #[derive(Debug)]
 pub enum Stream {
     Plain(TcpStream),
-    Tls(Box<TlsStream<Buffered>>),
+    Tls(Box<Session>),
 }
 
 impl Stream {
@@ -21,20 +22,44 @@ impl Stream {
     pub fn chose_http2(&self) -> bool {
         match self {
             Stream::Plain(_) => false,
-            Stream::Tls(tls) => tls.get_ref().1.alpn_protocol() == Some(b"h2"),
+            Stream::Tls(tls) => tls.agreed.alpn.as_deref() == Some(b"h2"),
         }
     }
 
-    /// Reads into two pieces, one behind the other; under TLS only into the first.
+    /// Bytes that were copied out of records of TLS since this was last asked.
+    pub fn take_copied(&mut self) -> u64 {
+        match self {
+            Stream::Plain(_) => 0,
+            Stream::Tls(tls) => std::mem::take(&mut tls.copied),
+        }
+    }
+
+    /// Whether TLS records are sealed and opened by us.
+    pub fn is_direct(&self) -> bool {
+        match self {
+            #[cfg(feature = "tls-direct")]
+            Stream::Tls(tls) => tls.is_direct(),
+            _ => false,
+        }
+    }
+
+    /// Reads into `space`.
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Stream::Tls(tls) => tls.poll_read(cx, [space, &mut []]),
+            Stream::Plain(tcp) => {
+                let mut space = ReadBuf::new(space);
+                ready!(Pin::new(tcp).poll_read(cx, &mut space))?;
+                Poll::Ready(Ok(space.filled().len()))
+            }
+        }
+    }
+
+    /// Reads into two pieces, one behind the other.
     pub fn poll_read_both(&mut self, cx: &mut Context<'_>, pieces: [&mut [u8]; 2]) -> Poll<io::Result<usize>> {
         let tcp = match self {
             Stream::Plain(tcp) => tcp,
-            Stream::Tls(_) => {
-                let [first, _] = pieces;
-                let mut space = ReadBuf::new(first);
-                ready!(Pin::new(self).poll_read(cx, &mut space))?;
-                return Poll::Ready(Ok(space.filled().len()));
-            }
+            Stream::Tls(tls) => return tls.poll_read(cx, pieces),
         };
         let mut pieces = pieces.map(IoSliceMut::new);
         let room = pieces.iter().map(|piece| piece.len()).sum();
@@ -45,7 +70,7 @@ impl Stream {
     /// while it looks.)
     pub fn is_stale(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        Pin::new(self).poll_read(&mut cx, &mut ReadBuf::new(&mut [0])).is_ready()
+        self.poll_fill(&mut cx, &mut [0]).is_ready()
     }
 }
 
@@ -83,7 +108,13 @@ impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            Stream::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+            Stream::Tls(tls) => {
+                // No more than one read gives is made ready for it.
+                let space = buf.initialize_unfilled_to(buf.remaining().min(PIECE_BYTES));
+                let got = ready!(tls.poll_read(cx, [space, &mut []]))?;
+                buf.advance(got);
+                Poll::Ready(Ok(()))
+            }
         }
     }
 }
@@ -92,7 +123,7 @@ impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
-            Stream::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+            Stream::Tls(tls) => tls.poll_write(cx, &[IoSlice::new(buf)]),
         }
     }
 
@@ -106,7 +137,7 @@ impl AsyncWrite for Stream {
                 let all = bufs.iter().map(|buf| buf.len()).sum();
                 poll_some(tcp, Interest::WRITABLE, all, cx, || tcp.try_write_vectored(bufs))
             }
-            Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
+            Stream::Tls(tls) => tls.poll_write(cx, bufs),
         }
     }
 
@@ -117,14 +148,14 @@ impl AsyncWrite for Stream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            Stream::Tls(tls) => Pin::new(tls).poll_flush(cx),
+            Stream::Tls(tls) => tls.poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Stream::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+            Stream::Tls(tls) => tls.poll_shutdown(cx),
         }
     }
 }

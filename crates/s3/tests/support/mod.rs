@@ -4,6 +4,7 @@
 #[cfg(feature = "aws-config")]
 pub mod fake;
 pub mod front;
+pub mod haproxy;
 pub mod remote;
 #[cfg(feature = "tier")]
 pub mod tier;

@@ -13,6 +13,8 @@ const SCHEMES: [&str; 4] = ["http", "https", "h2c", "h2"];
 /// Those that speak HTTP/2 without having agreed on it under TLS.
 const KNOW_HTTP2: [&str; 3] = ["kvtier", "object_store", "rusty-s3"];
 
+/// Ours, with TLS records opened straight where they belong.
+const DIRECT: &str = "kvtier-direct";
 /// AWS's C client in Python, as LMCache uses it.
 pub const AWSCRT: &str = "awscrt";
 /// AWS's C client in Rust.
@@ -54,13 +56,14 @@ impl Cell {
         }
     }
 
-    /// Whether a client can do it: the floor with TLS is that of tokio alone, and that of HTTP/2 is what HTTP/1.1 costs.
+    /// Whether a client can do it, and differently: the floor with TLS is that of tokio alone, that of HTTP/2 is what HTTP/1.1 costs, and
+    /// only over TLS without HTTP/2 are there records to open directly.
     pub fn suits(&self, name: &str) -> bool {
         match self.scheme.as_str() {
-            "http" => true,
+            "http" => name != DIRECT,
             "https" => !matches!(name, "raw-blocking" | "raw-uring"),
             "h2c" => name.starts_with("raw-") || KNOW_HTTP2.contains(&name),
-            _ => !matches!(name, "raw-blocking" | "raw-uring" | AWSCRT | MOUNTPOINT),
+            _ => !matches!(name, "raw-blocking" | "raw-uring" | AWSCRT | MOUNTPOINT | DIRECT),
         }
     }
 
@@ -108,7 +111,7 @@ impl Plan {
 
     /// Whether only ours and the floor are wanted: then the hundreds of crates of the others need not be built.
     pub fn is_alone(&self) -> bool {
-        let few = |name: &String| name == "kvtier" || name == AWSCRT || name.starts_with("raw-");
+        let few = |name: &String| matches!(name.as_str(), "kvtier" | DIRECT | AWSCRT) || name.starts_with("raw-");
         !self.with_mountpoint && !self.peers.is_empty() && self.peers.iter().all(few)
     }
 
@@ -174,11 +177,11 @@ mod tests {
     fn who_speaks_http2_is_measured_with_it() {
         let of = |scheme: &str| {
             let cell = Plan::new(&mut Args::of(&["--schemes", scheme])).unwrap().cells().remove(0);
-            let names = ["raw-tokio", "raw-uring", "kvtier", "opendal", AWSCRT, MOUNTPOINT];
+            let names = ["raw-tokio", "raw-uring", "kvtier", DIRECT, "opendal", AWSCRT, MOUNTPOINT];
             (cell.socket(), names.into_iter().filter(|name| cell.suits(name)).collect::<Vec<_>>())
         };
         assert_eq!(of("http").1.len(), 6);
-        assert_eq!(of("https"), ("https", vec!["raw-tokio", "kvtier", "opendal", AWSCRT, MOUNTPOINT]));
+        assert_eq!(of("https"), ("https", vec!["raw-tokio", "kvtier", DIRECT, "opendal", AWSCRT, MOUNTPOINT]));
         assert_eq!(of("h2c"), ("http", vec!["raw-tokio", "raw-uring", "kvtier"]));
         assert_eq!(of("h2"), ("https", vec!["raw-tokio", "kvtier", "opendal"]));
         let plan = |flags: &[&str]| Plan::new(&mut Args::of(flags)).unwrap();

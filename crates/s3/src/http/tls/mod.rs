@@ -1,14 +1,24 @@
+//! TLS by rustls, over buffers of ours.
+
+mod buffers;
+#[cfg(feature = "tls-direct")]
+mod direct;
+mod library;
+#[cfg(feature = "tls-direct")]
+mod record;
+mod session;
+
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::BufReader;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
-use super::stream::{Buffered, Stream};
+#[cfg(all(fuzzing, feature = "tls-direct"))]
+pub use self::direct::model::play as fuzz_records;
+pub use self::session::Session;
+use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::probe::Secured;
 
@@ -25,26 +35,32 @@ pub enum Trust {
     Custom(Arc<ClientConfig>),
 }
 
-/// What is read from a socket at a time: a few records of 16 KiB, that stay in the cache until they are opened.
-const READ_BYTES: usize = 64 * 1024;
-
 /// Makes TLS connections; sessions are resumed.
-pub struct Tls(TlsConnector);
+pub struct Tls {
+    config: Arc<ClientConfig>,
+    direct: bool,
+}
 
 impl Tls {
-    pub fn new(trust: &Trust, http2: bool) -> Result<Self> {
-        match trust {
-            _ if http2 => Self::offering(trust, &[b"h2", b"http/1.1"]),
-            Trust::Custom(config) => Ok(Tls(TlsConnector::from(Arc::clone(config)))),
-            _ => Self::offering(trust, &[b"http/1.1"]),
+    /// `direct`: records are sealed and opened by us, where that can be.
+    pub fn new(trust: &Trust, http2: bool, direct: bool) -> Result<Self> {
+        let mut tls = match trust {
+            _ if http2 => Self::offering(trust, &[b"h2", b"http/1.1"])?,
+            Trust::Custom(config) => Tls { config: Arc::clone(config), direct: false },
+            _ => Self::offering(trust, &[b"http/1.1"])?,
+        };
+        if direct {
+            Arc::make_mut(&mut tls.config).enable_secret_extraction = true;
+            tls.direct = true;
         }
+        Ok(tls)
     }
 
     /// With these protocols to choose from, whatever a configuration of the caller's own says.
     pub fn offering(trust: &Trust, protocols: &[&[u8]]) -> Result<Self> {
         let mut config = Self::config(trust)?;
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-        Ok(Tls(TlsConnector::from(Arc::new(config))))
+        Ok(Tls { config: Arc::new(config), direct: false })
     }
 
     fn config(trust: &Trust) -> Result<ClientConfig> {
@@ -66,21 +82,21 @@ impl Tls {
 
     /// What a handshake with `host` over `tcp` agrees on.
     pub async fn survey(&self, host: &str, tcp: TcpStream) -> Result<Secured> {
-        let stream = self.handshake(host, tcp).await?;
-        let (_, connection) = stream.get_ref();
+        let agreed = self.handshake(host, tcp).await?.agreed;
         let text = |name: Option<String>| name.unwrap_or_else(|| "unknown".into());
         Ok(Secured {
-            version: text(connection.protocol_version().map(|version| format!("{version:?}"))),
-            suite: text(connection.negotiated_cipher_suite().map(|suite| format!("{:?}", suite.suite()))),
-            alpn: connection.alpn_protocol().map(|name| String::from_utf8_lossy(name).into_owned()),
+            version: text(agreed.version.map(|version| format!("{version:?}"))),
+            suite: text(agreed.suite.map(|suite| format!("{suite:?}"))),
+            alpn: agreed.alpn.map(|name| String::from_utf8_lossy(&name).into_owned()),
         })
     }
 
-    async fn handshake(&self, host: &str, tcp: TcpStream) -> Result<TlsStream<Buffered>> {
+    async fn handshake(&self, host: &str, tcp: TcpStream) -> Result<Session> {
         let name = ServerName::try_from(host.to_owned());
         let name =
             name.map_err(|e| Error::new(ErrorKind::Invalid, format!("{host} is no name for TLS")).with_source(e))?;
-        let handshake = self.0.connect(name, BufReader::with_capacity(READ_BYTES, tcp)).await;
+        let handshake = Session::connect(Arc::clone(&self.config), name, tcp).await;
+        let handshake = if self.direct { handshake.and_then(Session::go_direct) } else { handshake };
         handshake.map_err(|e| {
             let certificate = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
             let distrust = matches!(certificate, Some(rustls::Error::InvalidCertificate(_)));
@@ -131,7 +147,7 @@ mod tests {
     #[test]
     fn a_bundle_without_certificates_is_refused() {
         for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
-            assert_eq!(Tls::new(&Trust::Pem(pem.into()), false).unwrap_err().kind(), ErrorKind::Invalid);
+            assert_eq!(Tls::new(&Trust::Pem(pem.into()), false, false).unwrap_err().kind(), ErrorKind::Invalid);
         }
     }
 }

@@ -1,0 +1,262 @@
+//! Records sealed and opened by us, under TLS 1.3, once rustls has shaken hands: the payload goes from the buffer that the socket is
+//! read into straight to where the caller wants it, and the other way. Keys and tickets stay with rustls.
+
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::kernel::KernelConnection;
+use rustls::{AlertDescription, CipherSuite, Error, InvalidMessage, PeerMisbehaved};
+
+use super::buffers::{Incoming, Left, Outgoing, Room};
+use super::record::{self, ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES, Keys, MORE_BYTES, PLAIN_BYTES_MAX};
+
+/// The longest message behind the handshake: that of a ticket.
+const MESSAGE_BYTES_MAX: usize = 128 * 1024;
+/// The most records in a row that carry no bytes for the caller.
+const QUIET_MAX: u32 = 64;
+
+/// Handshake messages that come behind the handshake.
+const NEW_SESSION_TICKET: u8 = 4;
+const KEY_UPDATE: u8 = 24;
+
+const WARNING: u8 = 1;
+const FATAL: u8 = 2;
+
+/// Who makes the next keys, and keeps tickets.
+pub trait Secrets {
+    fn next_to_open(&mut self) -> Result<Keys, Error>;
+    fn next_to_seal(&mut self) -> Result<Keys, Error>;
+    fn ticket(&mut self, ticket: &[u8]) -> Result<(), Error>;
+}
+
+/// What rustls keeps of a connection that it no longer carries.
+pub struct Kernel(KernelConnection<ClientConnectionData>);
+
+impl Kernel {
+    /// Whether we know how to seal and open what `connection` agreed on.
+    pub fn suits(connection: &UnbufferedClientConnection) -> bool {
+        const KNOWN: [CipherSuite; 3] = [
+            CipherSuite::TLS13_AES_128_GCM_SHA256,
+            CipherSuite::TLS13_AES_256_GCM_SHA384,
+            CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+        ];
+        connection.negotiated_cipher_suite().is_some_and(|suite| KNOWN.contains(&suite.suite()))
+    }
+}
+
+impl Secrets for Kernel {
+    fn next_to_open(&mut self) -> Result<Keys, Error> {
+        self.0.update_rx_secret().and_then(Keys::new)
+    }
+
+    fn next_to_seal(&mut self) -> Result<Keys, Error> {
+        self.0.update_tx_secret().and_then(Keys::new)
+    }
+
+    fn ticket(&mut self, ticket: &[u8]) -> Result<(), Error> {
+        self.0.handle_new_session_ticket(ticket)
+    }
+}
+
+/// The records of one connection.
+pub struct Direct<S> {
+    secrets: S,
+    opening: Keys,
+    sealing: Keys,
+    /// With how many records the keys are worn out.
+    sealed_max: u64,
+    /// The beginning of a handshake message that is longer than a record.
+    message: Vec<u8>,
+    /// Records in a row that brought nothing.
+    quiet: u32,
+    /// Whether the server wants to see new keys of ours.
+    owes_keys: bool,
+    ended: bool,
+}
+
+impl Direct<Kernel> {
+    /// Takes over `connection`, which has shaken hands and has seen no record since.
+    pub fn over(connection: UnbufferedClientConnection) -> Result<Self, Error> {
+        let suite = connection.negotiated_cipher_suite().and_then(|suite| suite.tls13());
+        let sealed_max = suite.map_or(0, |suite| suite.common.confidentiality_limit);
+        let (secrets, kernel) = connection.dangerous_into_kernel_connection()?;
+        Ok(Direct::new(Kernel(kernel), Keys::new(secrets.rx)?, Keys::new(secrets.tx)?, sealed_max))
+    }
+}
+
+impl<S: Secrets> Direct<S> {
+    /// Opens with one and seals with the other; with the latter at most `sealed_max` records.
+    pub fn new(secrets: S, opening: Keys, sealing: Keys, sealed_max: u64) -> Self {
+        let (message, quiet, owes_keys, ended) = (Vec::new(), 0, false, false);
+        Direct { secrets, opening, sealing, sealed_max, message, quiet, owes_keys, ended }
+    }
+
+    /// Opens records while there is room and they are whole; whether the server said that nothing more will come.
+    pub fn open(
+        &mut self,
+        incoming: &mut Incoming,
+        room: &mut Room<'_>,
+        left: &mut Left,
+        outgoing: &mut Outgoing,
+    ) -> Result<bool, Error> {
+        let mut used = 0;
+        let bytes = incoming.filled();
+        while !self.ended && !room.next().is_empty() {
+            let Some(len) = record::first(&bytes[used..])? else { break };
+            let (header, rest) = bytes[used..].split_at_mut(HEADER_BYTES);
+            self.take(header, &mut rest[..len], room, left)?;
+            used += HEADER_BYTES + len;
+        }
+        incoming.consume(used);
+        // One answer serves for many questions, so that they cannot fill our memory.
+        if self.owes_keys && outgoing.is_empty() {
+            self.change_keys(outgoing)?;
+        }
+        Ok(self.ended)
+    }
+
+    /// One record. If its payload fits, it is opened where it belongs.
+    fn take(&mut self, header: &[u8], sealed: &mut [u8], room: &mut Room<'_>, left: &mut Left) -> Result<(), Error> {
+        let opened_len = sealed.len() - (MORE_BYTES - 1);
+        let Some(space) = room.next().get_mut(..opened_len) else {
+            let (kind, payload) = self.opening.open_in_place(header, sealed)?;
+            if kind != APPLICATION_DATA {
+                return self.control(kind, payload);
+            }
+            left.push(&payload[room.put(payload)..]);
+            return self.brought(payload.len());
+        };
+        let (kind, len) = self.opening.open_into(header, sealed, space)?;
+        if kind != APPLICATION_DATA {
+            // That is not the caller's: nothing of it stays there.
+            let payload = space[..len].to_vec();
+            space.fill(0);
+            return self.control(kind, &payload);
+        }
+        room.landed(len);
+        self.brought(len)
+    }
+
+    /// `len` bytes came for the caller.
+    fn brought(&mut self, len: usize) -> Result<(), Error> {
+        if !self.message.is_empty() {
+            return Err(PeerMisbehaved::MessageInterleavedWithHandshakeMessage.into());
+        }
+        if len > 0 {
+            self.quiet = 0;
+            return Ok(());
+        }
+        self.brought_nothing()
+    }
+
+    fn brought_nothing(&mut self) -> Result<(), Error> {
+        self.quiet += 1;
+        if self.quiet > QUIET_MAX { Err(PeerMisbehaved::TooManyEmptyFragments.into()) } else { Ok(()) }
+    }
+
+    /// A record that is not for the caller.
+    fn control(&mut self, kind: u8, payload: &[u8]) -> Result<(), Error> {
+        self.brought_nothing()?;
+        match kind {
+            HANDSHAKE if payload.is_empty() => Err(InvalidMessage::InvalidEmptyPayload.into()),
+            HANDSHAKE => {
+                self.message.extend_from_slice(payload);
+                self.messages()
+            }
+            _ if !self.message.is_empty() => Err(PeerMisbehaved::MessageInterleavedWithHandshakeMessage.into()),
+            ALERT => self.alert(payload),
+            _ => Err(InvalidMessage::InvalidContentType.into()),
+        }
+    }
+
+    fn alert(&mut self, payload: &[u8]) -> Result<(), Error> {
+        let [_, what] = *payload else { return Err(InvalidMessage::InvalidContentType.into()) };
+        match AlertDescription::from(what) {
+            AlertDescription::CloseNotify => self.ended = true,
+            // A close_notify follows.
+            AlertDescription::UserCanceled => {}
+            // All others end the connection, whatever level they name.
+            what => return Err(Error::AlertReceived(what)),
+        }
+        Ok(())
+    }
+
+    /// Handshake messages, as far as they are whole.
+    fn messages(&mut self) -> Result<(), Error> {
+        while let [kind, a, b, c, ..] = *self.message {
+            let len = 4 + u32::from_be_bytes([0, a, b, c]) as usize;
+            if len > MESSAGE_BYTES_MAX {
+                return Err(InvalidMessage::HandshakePayloadTooLarge.into());
+            }
+            let Some(body) = self.message.get(4..len) else { return Ok(()) };
+            match kind {
+                NEW_SESSION_TICKET => self.secrets.ticket(body)?,
+                KEY_UPDATE => {
+                    // Whatever comes behind it is sealed with other keys.
+                    if self.message.len() > len {
+                        return Err(PeerMisbehaved::KeyEpochWithPendingFragment.into());
+                    }
+                    self.owes_keys |= match body {
+                        [0] => false,
+                        [1] => true,
+                        _ => return Err(InvalidMessage::InvalidKeyUpdate.into()),
+                    };
+                    self.opening = self.secrets.next_to_open()?;
+                }
+                _ => return Err(InvalidMessage::UnexpectedMessage("a handshake message behind the handshake").into()),
+            }
+            self.message.drain(..len);
+        }
+        Ok(())
+    }
+
+    /// Seals `plain`.
+    pub fn seal(&mut self, plain: &[u8], outgoing: &mut Outgoing) -> Result<(), Error> {
+        for piece in plain.chunks(PLAIN_BYTES_MAX) {
+            if self.owes_keys || self.sealing.number >= self.sealed_max {
+                self.change_keys(outgoing)?;
+            }
+            self.put(APPLICATION_DATA, piece, outgoing)?;
+        }
+        Ok(())
+    }
+
+    /// Says that nothing more will come.
+    pub fn goodbye(&mut self, outgoing: &mut Outgoing) -> Result<(), Error> {
+        self.put(ALERT, &[WARNING, AlertDescription::CloseNotify.into()], outgoing)
+    }
+
+    /// After an error: what the server is told of it.
+    pub fn last_words(&mut self, e: &Error, outgoing: &mut Outgoing) {
+        let what = match e {
+            Error::AlertReceived(_) => return,
+            Error::DecryptError => AlertDescription::BadRecordMac,
+            Error::PeerSentOversizedRecord => AlertDescription::RecordOverflow,
+            Error::PeerMisbehaved(_) | Error::InvalidMessage(InvalidMessage::UnexpectedMessage(_)) => {
+                AlertDescription::UnexpectedMessage
+            }
+            Error::InvalidMessage(_) => AlertDescription::DecodeError,
+            _ => AlertDescription::InternalError,
+        };
+        // The error counts, and not whether anyone hears of it.
+        drop(self.put(ALERT, &[FATAL, what.into()], outgoing));
+    }
+
+    /// Tells the server that the next record is sealed with other keys.
+    fn change_keys(&mut self, outgoing: &mut Outgoing) -> Result<(), Error> {
+        self.put(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], outgoing)?;
+        self.sealing = self.secrets.next_to_seal()?;
+        self.owes_keys = false;
+        Ok(())
+    }
+
+    fn put(&mut self, kind: u8, plain: &[u8], outgoing: &mut Outgoing) -> Result<(), Error> {
+        let room = outgoing.room(HEADER_BYTES + plain.len() + MORE_BYTES);
+        let len = self.sealing.seal(kind, plain, room)?;
+        outgoing.wrote(len);
+        Ok(())
+    }
+}
+
+#[cfg(any(test, fuzzing))]
+pub mod model;
+#[cfg(test)]
+mod tests;

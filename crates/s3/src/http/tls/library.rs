@@ -1,0 +1,185 @@
+//! Records as rustls seals and opens them: in a buffer of ours, so that it keeps none of what comes.
+
+use std::sync::Arc;
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, UnbufferedStatus, WriteTraffic,
+};
+use rustls::{ClientConfig, Error};
+
+use super::buffers::{Outgoing, Room};
+use super::session::Wire;
+
+/// The longest record, and what a record has besides its payload at most.
+const RECORD_BYTES: usize = 16 * 1024;
+const RECORD_MORE_BYTES: usize = 32;
+
+/// A connection of rustls.
+pub struct Library {
+    pub connection: UnbufferedClientConnection,
+    /// Whether the server said that nothing more will come.
+    pub ended: bool,
+}
+
+/// What comes after a step.
+pub enum Next {
+    /// Another.
+    Step,
+    /// More bytes from the server.
+    Bytes,
+    /// Bytes to the server, if there are any; the handshake is over. More from it are welcome.
+    Ready,
+    /// Nothing: both sides have said that they ended.
+    End,
+}
+
+/// What to say when there is nothing else to do.
+enum Say<'a> {
+    Nothing,
+    Bytes(&'a [u8]),
+    Goodbye,
+}
+
+impl Library {
+    pub fn new(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Self, Error> {
+        Ok(Library { connection: UnbufferedClientConnection::new(config, name)?, ended: false })
+    }
+
+    /// One step with the first `shown` bytes of what came, and what comes next. Leaves behind how many of them are still shown.
+    pub fn step(&mut self, wire: &mut Wire, shown: &mut usize) -> Result<Next, Error> {
+        let Wire { incoming, outgoing, left, .. } = wire;
+        let (used, next) = self.go(&mut incoming.filled()[..*shown], |bytes| left.push(bytes), outgoing, Say::Nothing);
+        incoming.consume(used);
+        *shown -= used;
+        next
+    }
+
+    /// Opens records while there is room; whether the server said that nothing more will come.
+    pub fn open(&mut self, wire: &mut Wire, room: &mut Room<'_>) -> Result<bool, Error> {
+        let Wire { incoming, outgoing, left, .. } = wire;
+        while !self.ended && !room.next().is_empty() {
+            let take = |bytes: &[u8]| left.push(&bytes[room.put(bytes)..]);
+            let (used, next) = self.go(incoming.filled(), take, outgoing, Say::Nothing);
+            incoming.consume(used);
+            match next? {
+                Next::Step => {}
+                Next::Bytes | Next::Ready | Next::End => break,
+            }
+        }
+        Ok(self.ended)
+    }
+
+    /// Seals `plain`. What is opened on the way is left for later.
+    pub fn seal(&mut self, plain: &[u8], wire: &mut Wire) -> Result<(), Error> {
+        self.say(wire, || Say::Bytes(plain))
+    }
+
+    /// Says that nothing more will come.
+    pub fn goodbye(&mut self, wire: &mut Wire) -> Result<(), Error> {
+        self.say(wire, || Say::Goodbye)
+    }
+
+    fn say<'a>(&mut self, wire: &mut Wire, what: impl Fn() -> Say<'a>) -> Result<(), Error> {
+        let Wire { incoming, outgoing, left, .. } = wire;
+        loop {
+            let (used, next) = self.go(incoming.filled(), |bytes| left.push(bytes), outgoing, what());
+            incoming.consume(used);
+            match next? {
+                Next::Ready => return Ok(()),
+                Next::Step => {}
+                Next::Bytes | Next::End => return Err(Error::General("nothing can be sent any more".into())),
+            }
+        }
+    }
+
+    /// After an error: what the server is told of it.
+    pub fn last_words(&mut self, wire: &mut Wire) {
+        // What it makes of the rest does not count any more.
+        let (_, _) = self.go(wire.incoming.filled(), |_| {}, &mut wire.outgoing, Say::Nothing);
+    }
+
+    /// One step: how many bytes it is done with, and what comes next.
+    fn go(
+        &mut self,
+        bytes: &mut [u8],
+        mut take: impl FnMut(&[u8]),
+        outgoing: &mut Outgoing,
+        say: Say<'_>,
+    ) -> (usize, Result<Next, Error>) {
+        let UnbufferedStatus { mut discard, state } = self.connection.process_tls_records(bytes);
+        let next = match state {
+            Ok(ConnectionState::ReadTraffic(mut records)) => loop {
+                match records.next_record() {
+                    Some(Ok(record)) => {
+                        discard += record.discard;
+                        take(record.payload);
+                    }
+                    Some(Err(e)) => break Err(e),
+                    None => break Ok(Next::Step),
+                }
+            },
+            Ok(ConnectionState::EncodeTlsData(mut record)) => encode(&mut record, outgoing).map(|()| Next::Step),
+            Ok(ConnectionState::TransmitTlsData(sent)) => {
+                // It goes out before anything else does.
+                sent.done();
+                Ok(Next::Step)
+            }
+            Ok(ConnectionState::WriteTraffic(mut traffic)) => match say {
+                Say::Nothing => Ok(Next::Ready),
+                Say::Bytes(plain) => encrypt(&mut traffic, plain, outgoing).map(|()| Next::Ready),
+                Say::Goodbye => end(&mut traffic, outgoing).map(|()| Next::Ready),
+            },
+            Ok(ConnectionState::BlockedHandshake) => Ok(Next::Bytes),
+            Ok(ConnectionState::PeerClosed) => {
+                self.ended = true;
+                Ok(Next::Step)
+            }
+            Ok(ConnectionState::Closed) => Ok(Next::End),
+            Ok(other) => Err(Error::General(format!("a state of rustls that no client has: {other:?}"))),
+            Err(e) => Err(e),
+        };
+        (discard, next)
+    }
+}
+
+fn encode<D>(record: &mut EncodeTlsData<'_, D>, outgoing: &mut Outgoing) -> Result<(), Error> {
+    let mut room = RECORD_MORE_BYTES;
+    loop {
+        match record.encode(outgoing.room(room)) {
+            Ok(len) => {
+                outgoing.wrote(len);
+                return Ok(());
+            }
+            Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size, .. })) => room = required_size,
+            Err(e) => return Err(Error::General(e.to_string())),
+        }
+    }
+}
+
+fn encrypt<D>(traffic: &mut WriteTraffic<'_, D>, plain: &[u8], outgoing: &mut Outgoing) -> Result<(), Error> {
+    let room = plain.len() + plain.len().div_ceil(RECORD_BYTES) * RECORD_MORE_BYTES;
+    sealed(room, outgoing, |room| traffic.encrypt(plain, room))
+}
+
+fn end<D>(traffic: &mut WriteTraffic<'_, D>, outgoing: &mut Outgoing) -> Result<(), Error> {
+    sealed(RECORD_MORE_BYTES, outgoing, |room| traffic.queue_close_notify(room))
+}
+
+fn sealed(
+    mut room: usize,
+    outgoing: &mut Outgoing,
+    mut seal: impl FnMut(&mut [u8]) -> Result<usize, EncryptError>,
+) -> Result<(), Error> {
+    loop {
+        match seal(outgoing.room(room)) {
+            Ok(len) => {
+                outgoing.wrote(len);
+                return Ok(());
+            }
+            Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size, .. })) => room = required_size,
+            Err(EncryptError::EncryptExhausted) => return Err(Error::EncryptError),
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! TLS over a socket: large pieces of ciphertext are read into a buffer of ours and opened there, record by record.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rustls::pki_types::ServerName;
+use rustls::{CipherSuite, ClientConfig, Error, ProtocolVersion};
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+
+use super::buffers::{Incoming, Left, Outgoing, Room};
+#[cfg(feature = "tls-direct")]
+use super::direct::{Direct, Kernel};
+use super::library::{Library, Next};
+
+/// What is read from a socket at a time: records of 16 KiB, that stay in the cache until they are opened. With less, a fast server makes
+/// us wait more often; with more nothing is gained.
+const READ_BYTES: usize = 256 * 1024;
+/// So much is sealed before it is written.
+const SEAL_BYTES: usize = 64 * 1024;
+/// A record's type, version and length.
+const HEADER_BYTES: usize = 5;
+/// The longest that a record may be by any version of TLS.
+const RECORD_BYTES_MAX: usize = 16 * 1024 + 2048;
+
+/// A connection under TLS.
+pub struct Session {
+    wire: Wire,
+    records: Records,
+    /// Whether nothing counts any more.
+    failed: bool,
+    /// Whether the server was told that nothing more will come.
+    done: bool,
+    /// Bytes that were copied to where the caller wants them.
+    pub copied: u64,
+    /// What the handshake agreed on.
+    pub agreed: Agreed,
+}
+
+/// What a handshake agreed on.
+#[derive(Clone, Debug)]
+pub struct Agreed {
+    pub version: Option<ProtocolVersion>,
+    pub suite: Option<CipherSuite>,
+    pub alpn: Option<Vec<u8>>,
+}
+
+/// Who seals and opens.
+enum Records {
+    Library(Box<Library>),
+    #[cfg(feature = "tls-direct")]
+    Direct(Box<Direct<Kernel>>),
+}
+
+impl Session {
+    /// Shakes hands with `name`.
+    pub async fn connect(config: Arc<ClientConfig>, name: ServerName<'static>, tcp: TcpStream) -> io::Result<Self> {
+        let mut library = Library::new(config, name).map_err(broken)?;
+        let mut wire = Wire::new(tcp);
+        wire.shake_hands(&mut library).await?;
+        let connection = &library.connection;
+        let agreed = Agreed {
+            version: connection.protocol_version(),
+            suite: connection.negotiated_cipher_suite().map(|suite| suite.suite()),
+            alpn: connection.alpn_protocol().map(<[u8]>::to_vec),
+        };
+        Ok(Session {
+            wire,
+            records: Records::Library(Box::new(library)),
+            failed: false,
+            done: false,
+            copied: 0,
+            agreed,
+        })
+    }
+
+    /// From now on seals and opens records itself, if it can: built so, under TLS 1.3, with a cipher that it knows.
+    #[cfg_attr(not(feature = "tls-direct"), allow(unused_mut))]
+    pub fn go_direct(mut self) -> io::Result<Self> {
+        #[cfg(feature = "tls-direct")]
+        {
+            self.records = match self.records {
+                Records::Library(library) if Kernel::suits(&library.connection) => {
+                    Records::Direct(Box::new(Direct::over(library.connection).map_err(broken)?))
+                }
+                other => other,
+            };
+        }
+        Ok(self)
+    }
+
+    /// Whether it seals and opens records itself.
+    #[cfg(feature = "tls-direct")]
+    pub fn is_direct(&self) -> bool {
+        matches!(self.records, Records::Direct(_))
+    }
+
+    /// Reads into two pieces of memory, one behind the other.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, pieces: [&mut [u8]; 2]) -> Poll<io::Result<usize>> {
+        let mut room = Room::new(pieces);
+        self.wire.left.drain(&mut room);
+        loop {
+            let ended = self.open(cx, &mut room)?;
+            self.copied += room.take_copied();
+            // An answer to what was opened, if there is one. What the socket does not take now goes out with the next write, which also
+            // tells of errors: there may still be something to read.
+            drop(self.wire.poll_drain(cx));
+            if ended || room.filled() > 0 || room.next().is_empty() {
+                return Poll::Ready(Ok(room.filled()));
+            }
+            if ready!(self.wire.poll_fill(cx))? == 0 {
+                // Whoever cuts the connection must not pass for a server that has ended.
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+
+    /// Seals some of `pieces`, once the socket has taken what was sealed before.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        ready!(self.wire.poll_drain(cx))?;
+        let mut done = 0;
+        for piece in pieces {
+            let piece = &piece[..piece.len().min(SEAL_BYTES - done)];
+            if !piece.is_empty() {
+                self.seal(cx, piece)?;
+                done += piece.len();
+            }
+        }
+        if let Poll::Ready(sent) = self.wire.poll_drain(cx) {
+            sent?;
+        }
+        Poll::Ready(Ok(done))
+    }
+
+    /// Sends what was sealed.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.wire.poll_drain(cx)
+    }
+
+    /// Tells the server, and the network, that nothing more will come.
+    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.failed && !std::mem::replace(&mut self.done, true) {
+            let said = match &mut self.records {
+                Records::Library(library) => library.goodbye(&mut self.wire),
+                #[cfg(feature = "tls-direct")]
+                Records::Direct(direct) => direct.goodbye(&mut self.wire.outgoing),
+            };
+            said.map_err(broken)?;
+        }
+        ready!(self.wire.poll_drain(cx))?;
+        match ready!(Pin::new(&mut self.wire.tcp).poll_shutdown(cx)) {
+            // It is closed already.
+            Err(e) if e.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
+            done => Poll::Ready(done),
+        }
+    }
+
+    /// Opens records as long as there is room and they are whole; whether the server said that nothing more will come.
+    fn open(&mut self, cx: &mut Context<'_>, room: &mut Room<'_>) -> io::Result<bool> {
+        self.check()?;
+        let opened = match &mut self.records {
+            Records::Library(library) => library.open(&mut self.wire, room),
+            #[cfg(feature = "tls-direct")]
+            Records::Direct(direct) => {
+                let Wire { incoming, outgoing, left, .. } = &mut self.wire;
+                direct.open(incoming, room, left, outgoing)
+            }
+        };
+        opened.map_err(|e| self.fail(cx, e))
+    }
+
+    fn seal(&mut self, cx: &mut Context<'_>, plain: &[u8]) -> io::Result<()> {
+        self.check()?;
+        if self.done {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let sealed = match &mut self.records {
+            Records::Library(library) => library.seal(plain, &mut self.wire),
+            #[cfg(feature = "tls-direct")]
+            Records::Direct(direct) => direct.seal(plain, &mut self.wire.outgoing),
+        };
+        sealed.map_err(|e| self.fail(cx, e))
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.failed { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+    }
+
+    /// After an error nothing is opened or sealed any more; the server is told why, if that goes out at once.
+    fn fail(&mut self, cx: &mut Context<'_>, e: Error) -> io::Error {
+        self.failed = true;
+        match &mut self.records {
+            Records::Library(library) => library.last_words(&mut self.wire),
+            #[cfg(feature = "tls-direct")]
+            Records::Direct(direct) => direct.last_words(&e, &mut self.wire.outgoing),
+        }
+        // The error counts, and not whether anyone heard of it.
+        drop(self.wire.poll_drain(cx));
+        broken(e)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("agreed", &self.agreed).finish_non_exhaustive()
+    }
+}
+
+/// A socket, and what lies between it and the records.
+pub struct Wire {
+    tcp: TcpStream,
+    pub incoming: Incoming,
+    pub outgoing: Outgoing,
+    pub left: Left,
+}
+
+impl Wire {
+    fn new(tcp: TcpStream) -> Self {
+        Wire { tcp, incoming: Incoming::new(READ_BYTES), outgoing: Outgoing::default(), left: Left::default() }
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.incoming.poll_fill(cx, &mut self.tcp)
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outgoing.poll_drain(cx, &mut self.tcp)
+    }
+
+    /// Shows the library no record that comes behind the handshake: whoever opens those may be another.
+    async fn shake_hands(&mut self, library: &mut Library) -> io::Result<()> {
+        let mut shown = 0;
+        loop {
+            match library.step(self, &mut shown) {
+                Ok(_) if library.ended => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(Next::Step) => {}
+                Ok(Next::Ready) => return poll_fn(|cx| self.poll_drain(cx)).await,
+                Ok(Next::Bytes | Next::End) => {
+                    poll_fn(|cx| self.poll_drain(cx)).await?;
+                    shown += self.one_more(shown).await?;
+                }
+                Err(e) => {
+                    library.last_words(self);
+                    drop(poll_fn(|cx| self.poll_drain(cx)).await);
+                    return Err(broken(e));
+                }
+            }
+        }
+    }
+
+    /// Reads until there is a whole record behind the first `shown` bytes: its length.
+    async fn one_more(&mut self, shown: usize) -> io::Result<usize> {
+        loop {
+            if let Some(len) = first_record(&self.incoming.filled()[shown..]) {
+                return Ok(len);
+            }
+            if poll_fn(|cx| self.poll_fill(cx)).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+/// The length of the first record, if it is there whole; of nonsense, all that is there.
+fn first_record(bytes: &[u8]) -> Option<usize> {
+    let [kind, _, _, high, low, ..] = *bytes else { return None };
+    let len = usize::from(u16::from_be_bytes([high, low]));
+    if !(20..=23).contains(&kind) || len > RECORD_BYTES_MAX {
+        return Some(bytes.len());
+    }
+    (bytes.len() >= HEADER_BYTES + len).then_some(HEADER_BYTES + len)
+}
+
+fn broken(e: Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, e)
+}
+
+#[cfg(all(test, feature = "tls-direct"))]
+mod openssl;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! Both ways to carry records, beside a server on rustls.
+
+use std::pin::pin;
+
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, SupportedProtocolVersion, version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::super::{Tls, Trust};
+use super::*;
+use crate::http::stream::Stream;
+
+const DIRECT: &[bool] = if cfg!(feature = "tls-direct") { &[false, true] } else { &[false] };
+const ALL: &[&SupportedProtocolVersion] = rustls::ALL_VERSIONS;
+
+/// A connection, and what its other end is.
+async fn pair(direct: bool, versions: &[&'static SupportedProtocolVersion]) -> (Stream, TlsStream<TcpStream>) {
+    let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
+    let config = config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accept =
+        async { TlsAcceptor::from(Arc::new(config)).accept(listener.accept().await.unwrap().0).await.unwrap() };
+    let tls = Tls::new(&Trust::Pem(certified.cert.pem().into_bytes()), false, direct).unwrap();
+    let connect = async { tls.connect("127.0.0.1", TcpStream::connect(address).await.unwrap()).await.unwrap() };
+    tokio::join!(connect, accept)
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at % 251) as u8).collect()
+}
+
+/// Sends all of it, with an empty piece in between, and says that this is all.
+async fn send(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let (one, two) = bytes[sent..].split_at((bytes.len() - sent).min(700));
+        let pieces = [one, &[], two].map(IoSlice::new);
+        sent += stream.write_vectored(&pieces).await.unwrap();
+    }
+    stream.flush().await.unwrap();
+    stream.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn bytes_come_back_as_they_went() {
+    for versions in [ALL, &[&version::TLS12], &[&version::TLS13]] {
+        for direct in DIRECT {
+            let (client, server) = pair(*direct, versions).await;
+            // The older version is the library's in any case.
+            assert_eq!(client.is_direct(), *direct && versions.contains(&&version::TLS13));
+            let bytes = pattern(3 << 20);
+            let (mut from, mut to) = tokio::io::split(client);
+            let (mut in_from, mut in_to) = tokio::io::split(server);
+            let echo = async {
+                tokio::io::copy(&mut in_from, &mut in_to).await.unwrap();
+                in_to.shutdown().await.unwrap();
+            };
+            let mut back = Vec::new();
+            let (_, (), came) = tokio::join!(echo, send(&mut to, &bytes), from.read_to_end(&mut back));
+            assert_eq!(came.unwrap(), bytes.len());
+            assert!(back == bytes);
+        }
+    }
+}
+
+/// What comes in pieces of these lengths.
+async fn read(stream: &mut Stream, lens: [usize; 2], total: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < total {
+        let (mut one, mut two) = (vec![0; lens[0]], vec![0; lens[1]]);
+        let got = poll_fn(|cx| stream.poll_read_both(cx, [&mut one, &mut two])).await.unwrap();
+        assert!(got > 0);
+        bytes.extend_from_slice(&[one, two].concat()[..got]);
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn pieces_of_any_length_are_filled_one_after_the_other() {
+    for direct in DIRECT {
+        for lens in [[1, 0], [7, 9], [300, 70_000], [70_000, 0], [16_384, 1], [16_385, 16_385]] {
+            let (mut client, mut server) = pair(*direct, ALL).await;
+            let bytes = pattern(if lens[0] < 10 { 40_000 } else { 400_000 });
+            let serve = async {
+                server.write_all(&bytes).await.unwrap();
+                server.flush().await.unwrap();
+            };
+            let ((), came) = tokio::join!(serve, read(&mut client, lens, bytes.len()));
+            assert!(came == bytes, "{direct} {lens:?}");
+            // Nobody asked for the next one.
+            assert!(!client.is_stale());
+            server.write_all(b"more").await.unwrap();
+            server.flush().await.unwrap();
+            let came = async {
+                while !client.is_stale() {
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(std::time::Duration::from_secs(10), came).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn keys_change_on_the_way() {
+    for direct in DIRECT {
+        let (mut client, mut server) = pair(*direct, &[&version::TLS13]).await;
+        for round in 0..5 {
+            server.get_mut().1.refresh_traffic_keys().unwrap();
+            let bytes = pattern(50_000 + round);
+            server.write_all(&bytes).await.unwrap();
+            server.flush().await.unwrap();
+            assert!(read(&mut client, [50_000, 16_500], bytes.len()).await == bytes);
+            client.write_all(&bytes[..20_000]).await.unwrap();
+            client.flush().await.unwrap();
+            let mut back = vec![0; 20_000];
+            server.read_exact(&mut back).await.unwrap();
+            assert!(back == bytes[..20_000]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_end_that_is_not_announced_is_an_error() {
+    for direct in DIRECT {
+        let (mut client, mut server) = pair(*direct, ALL).await;
+        server.write_all(b"all").await.unwrap();
+        server.shutdown().await.unwrap();
+        let mut came = Vec::new();
+        assert_eq!(client.read_to_end(&mut came).await.unwrap(), 3);
+        assert!(client.is_stale());
+
+        let (mut client, mut server) = pair(*direct, ALL).await;
+        server.write_all(b"half").await.unwrap();
+        server.flush().await.unwrap();
+        drop(server);
+        came.clear();
+        assert_eq!(client.read_to_end(&mut came).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(came, b"half");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_read_stops_us_and_loses_nothing() {
+    for direct in DIRECT {
+        let (client, mut server) = pair(*direct, ALL).await;
+        let (mut from, mut to) = tokio::io::split(client);
+        let bytes = pattern(8 << 20);
+        {
+            let mut sending = pin!(send(&mut to, &bytes));
+            let waited = tokio::time::timeout(std::time::Duration::from_millis(200), &mut sending).await;
+            assert!(waited.is_err(), "8 MiB are more than sockets hold");
+            // What comes meanwhile is heard.
+            server.write_all(b"stop").await.unwrap();
+            server.flush().await.unwrap();
+            let mut word = [0; 4];
+            from.read_exact(&mut word).await.unwrap();
+            assert_eq!(&word, b"stop");
+            let mut came = Vec::new();
+            let ((), got) = tokio::join!(sending, server.read_to_end(&mut came));
+            assert_eq!(got.unwrap(), bytes.len());
+            assert!(came == bytes);
+        }
+    }
+}
+
+#[test]
+fn a_record_is_shown_when_it_is_whole() {
+    let bytes = [22, 3, 3, 0, 2, 7, 7, 23, 3, 3, 0, 0];
+    assert_eq!((0..5).find_map(|len| first_record(&bytes[..len])), None);
+    assert_eq!((first_record(&bytes[..6]), first_record(&bytes[..7]), first_record(&bytes)), (None, Some(7), Some(7)));
+    assert_eq!(first_record(&bytes[7..]), Some(5));
+    assert_eq!((first_record(b"HTTP/1.1 400"), first_record(&[23, 3, 3, 255, 255])), (Some(12), Some(5)));
+}
