@@ -9,6 +9,7 @@ use nix::sys::signal::{SigSet, Signal};
 pub const EXIT_CODE: u8 = 130;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
+static WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// A signal ended the run.
 #[derive(Debug)]
@@ -24,6 +25,9 @@ impl std::error::Error for Interrupted {}
 
 /// Waits for signals from now on. Call it before other threads start: they must inherit that these signals are not theirs.
 pub fn watch() -> Result<()> {
+    if WATCHED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
     signals.thread_block().context("cannot wait for signals")?;
     let wait = move || {

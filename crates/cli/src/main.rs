@@ -9,6 +9,7 @@
 mod bench;
 mod bucket;
 mod config;
+mod copy;
 mod dir;
 mod doctor;
 mod gen_trace;
@@ -71,8 +72,13 @@ enum Command {
     Verify(dir::VerifyArgs),
     /// Removes chunks from a directory or bucket; only says what it would do unless told --yes.
     Rm(dir::RmArgs),
-    /// Copies every chunk of a directory into another, of the same or another layout; what is there already stays. Verified on the way.
-    Migrate(dir::MigrateArgs),
+    /// Copies every chunk of a directory or bucket into another, of the same or another layout; what is there already stays. Verified on the
+    /// way.
+    Migrate(copy::CopyArgs),
+    /// Writes every chunk of a directory or bucket into one file, for `kvtier import`. Verified on the way.
+    Export(copy::CopyArgs),
+    /// Copies every chunk of a file that `kvtier export` wrote into a directory or bucket. Verified on the way.
+    Import(copy::CopyArgs),
     /// Explains names of chunks in any form, and converts between forms.
     Key(key::Args),
     #[command(hide = true)]
@@ -109,7 +115,9 @@ fn main() -> ExitCode {
         Command::Stat(args) => dir::stat(&args).map(|()| true),
         Command::Verify(args) => dir::verify(&args),
         Command::Rm(args) => dir::rm(&args).map(|()| true),
-        Command::Migrate(args) => dir::migrate(&args),
+        Command::Migrate(args) => copy::run(&args, copy::Way::Migrate),
+        Command::Export(args) => copy::run(&args, copy::Way::Export),
+        Command::Import(args) => copy::run(&args, copy::Way::Import),
         Command::Key(args) => key::run(args),
         Command::ReplayPeer(args) => replay::peer::serve(args).map(|()| true),
     };

@@ -123,6 +123,18 @@ impl StoreArgs {
         }
         Ok(named.find(runtime)?.config())
     }
+
+    /// The same but for where it is, if that is said.
+    pub fn elsewhere(&self, endpoint: Option<&str>, region: Option<&str>) -> Self {
+        let mut other = self.clone();
+        // What was said of the one bucket is not meant for the other.
+        if endpoint.is_some() {
+            (other.bucket, other.style, other.provider) = (None, None, None);
+        }
+        other.endpoint = endpoint.map(str::to_owned).or(other.endpoint);
+        other.region = region.map(str::to_owned).or(other.region);
+        other
+    }
 }
 
 type Signer = (Arc<dyn Provide>, Credentials, Source);

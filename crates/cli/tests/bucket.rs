@@ -91,3 +91,25 @@ fn what_is_only_for_directories_says_so() {
     let out = kvtier(&server, &["ls", "s3://bucket", "--bucket", "other"]);
     assert!(String::from_utf8_lossy(&out.stderr).contains("two buckets"));
 }
+
+#[cfg(feature = "aws-config")]
+#[test]
+fn a_configurations_bucket_is_signed_by_whatever_the_aws_sdks_find() {
+    let server = Server::start(Setup::default()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let keys = json!({"Version": 1, "AccessKeyId": "AKIDTEST", "SecretAccessKey": "secret/test+key"});
+    std::fs::write(path("keys.json"), keys.to_string()).unwrap();
+    // A program that prints them: only the SDKs' own chain knows what to make of that.
+    let profile = format!("[profile cluster]\ncredential_process = /bin/cat {}\n", path("keys.json"));
+    std::fs::write(path("config"), profile).unwrap();
+    let tier = json!({"type": "s3", "s3_endpoint": server.url(), "bucket": "bucket", "s3_region": "us-east-1", "prefix": "kv"});
+    std::fs::write(path("kv.json"), json!({"tiers": [{"type": "host", "bytes": "1MiB"}, tier]}).to_string()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+    command.args(["replay", "--config", &path("kv.json"), "--requests", "5", "--chunk-bytes", "64KiB", "--json"]);
+    command.env_clear().env("AWS_PROFILE", "cluster").env("AWS_CONFIG_FILE", path("config")).env("HOME", path(""));
+    let out = command.env("PATH", "/usr/bin:/bin").output().unwrap();
+    let report: Value = serde_json::from_str(&ok(out)).unwrap();
+    assert_eq!(report["wrong_bytes"], 0, "{report}");
+    assert!(!server.keys("kv/").is_empty());
+}

@@ -176,6 +176,11 @@ impl Index {
         self.find(digest).is_some()
     }
 
+    /// The slot of a chunk that is there, suspect or not; `None` also for a victim on its way out.
+    pub fn slot(&self, digest: &Digest) -> Option<u32> {
+        self.find(digest).filter(|slot| self.slab[*slot].state == State::Present)
+    }
+
     /// Notes that a request used these chunks, given in the order of its chain: the first becomes the most recent and
     /// the deepest the least recent of them, so that tails are evicted before heads. Absent ones are passed over.
     pub fn touch_batch(&mut self, chain: &[Digest]) {

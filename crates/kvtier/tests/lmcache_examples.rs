@@ -147,3 +147,27 @@ fn multi_process() {
     assert!(spec.http2, "asked for, and spoken where the server chooses it");
     live(spec, ("my-bucket", "us-east-1", "my-bucket.s3.us-east-1.amazonaws.com"), "meta/llama@00000000@0@");
 }
+
+#[test]
+fn defect_7_of_lmcaches_an_invalid_value_is_an_error_that_names_it_and_never_none() {
+    let read = |yaml: &str| LmcacheConfig::read(&Inputs::new().with_file("lmcache.yaml", yaml));
+    let error =
+        read(&BASIC.replace("blocking_timeout_secs: 10", "blocking_timeout_secs: soon")).unwrap_err().to_string();
+    assert!(error.contains("blocking_timeout_secs") && error.contains("lmcache.yaml"), "{error}");
+    let error = read(&BASIC.replace("chunk_size: 256", "chunk_size: many")).unwrap_err().to_string();
+    assert!(error.contains("chunk_size"), "{error}");
+}
+
+#[test]
+fn compat_takes_lmcaches_watermark_and_ratio_to_the_letter() {
+    let spec = |eviction: &str| {
+        let text = MP.replace("\"eviction_ratio\": 0.2", &format!("\"eviction_ratio\": 0.2{eviction}"));
+        bucket(Adapter::list(&[&text], false).unwrap()[0].tiers().unwrap())
+    };
+    assert_eq!(spec("").compat, None);
+    let compat = spec(", \"compat\": true").compat.unwrap();
+    assert_eq!((compat.watermark, compat.ratio), (0.85, 0.2));
+    let file = r#"{"type": "fs", "base_path": "/nowhere", "eviction": {"eviction_policy": "LRU", "compat": true}}"#;
+    let refused = Adapter::list(&[file], false).unwrap()[0].tiers().unwrap_err().to_string();
+    assert!(refused.contains("eviction.compat"), "{refused}");
+}

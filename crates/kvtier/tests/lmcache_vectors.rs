@@ -166,7 +166,8 @@ fn plain(fields: &[Field]) -> Map<String, Json> {
 /// What we read, in the shape in which LMCache keeps it. Fields of ours are left out.
 fn as_lmcache(adapter: &Adapter, theirs: &Json) -> Json {
     let mut fields = plain(adapter.fields());
-    let eviction = adapter.eviction().map_or(Json::Null, |fields| Json::Object(plain(fields)));
+    let mut eviction = adapter.eviction().map_or(Json::Null, |fields| Json::Object(plain(fields)));
+    eviction.as_object_mut().map(|eviction| eviction.remove("compat"));
     let serde = match fields.get("serde") {
         Some(Json::Object(map)) => {
             let mut kwargs = map.clone();

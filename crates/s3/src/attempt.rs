@@ -141,6 +141,12 @@ impl Inner {
         if self.clock.is_due() && self.clock.learn(head.header("date"), false) {
             self.counters.clock_corrections.one();
         }
+        if !self.names_requests.load(Ordering::Relaxed)
+            && head.is_success()
+            && head.header("x-amz-request-id").is_some()
+        {
+            self.names_requests.store(true, Ordering::Relaxed);
+        }
         let now = Instant::now();
         match head.status {
             429 | 503 => {
@@ -203,6 +209,9 @@ impl Open {
         }
         let complaint = Complaint::of(&body);
         let header = |name| head.header(name).map(str::to_owned);
+        let request_id = header("x-amz-request-id");
+        let silent = body.is_empty() && !inner.names_requests.load(Ordering::Relaxed);
+        let foreign = complaint.code.is_none() && request_id.is_none() && !silent;
         // Where we are sent is followed only as far as it names a region of the same service.
         let elsewhere = || site.endpoint.region_at(complaint.endpoint.as_deref().or(head.header("location"))?);
         let trouble = classify(Refusal {
@@ -211,7 +220,8 @@ impl Open {
             region: header("x-amz-bucket-region").or(complaint.region).or_else(elsewhere),
             signed_for: site.endpoint.region(),
             retry_after: head.header("retry-after").and_then(|value| value.parse().ok()),
-            request_id: header("x-amz-request-id").or(complaint.request_id),
+            request_id: request_id.or(complaint.request_id),
+            foreign,
             unsigned: unsigned && !inner.sign_probed.load(Ordering::Relaxed),
         });
         if trouble.again == Again::Identity {

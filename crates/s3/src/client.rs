@@ -50,6 +50,10 @@ pub(crate) struct Inner {
     pub session: Fresh,
     pub sign_bodies: AtomicBool,
     pub sign_probed: AtomicBool,
+    /// The store gives its answers ids: one without is not the store's.
+    pub names_requests: AtomicBool,
+    /// The store was found to have no request that deletes many.
+    pub deletes_singly: AtomicBool,
     pub gets: AtomicU64,
     /// Wakes the requests that hang at an endpoint that is back, so that they are sent again.
     pub recovered: Notify,
@@ -88,6 +92,8 @@ impl Client {
             session: Fresh::default(),
             sign_bodies: AtomicBool::new(config.sign_bodies),
             sign_probed: AtomicBool::new(config.sign_bodies),
+            names_requests: AtomicBool::new(false),
+            deletes_singly: AtomicBool::new(!config.endpoint.provider().deletes_many()),
             gets: AtomicU64::new(0),
             recovered: Notify::new(),
             config,

@@ -269,6 +269,32 @@ fn a_precondition_that_fails_is_present_unless_the_key_is_suspect() {
 }
 
 #[test]
+fn what_keeps_a_save_from_writing_is_looked_at_before_it_counts_as_the_chunk() {
+    let world = World::with(|mut config| {
+        config.if_absent = true;
+        config
+    });
+    world.suite.eventually("the probe found that it is honoured", || {
+        world.asked(|| world.save(&world.suite.key(fastrand::u64(100..)), 100)).1[0].header("if-none-match").is_some()
+    });
+    let [shorter, foreign, whole] = [1, 2, 3].map(|n| world.suite.key(n));
+    let other = World::over(Arc::clone(&world.server), |config| config);
+    other.save(&shorter, LEN / 2);
+    other.save(&whole, LEN);
+    world.server.put_object(&world.name(&foreign), vec![7; LEN]);
+    for key in [&shorter, &foreign] {
+        let (saved, asked) = world.asked(|| world.save(key, LEN));
+        let methods: Vec<_> = asked.iter().map(|seen| (seen.method.as_str(), seen.status)).collect();
+        assert_eq!((saved, methods), (Saved::Stored, vec![("PUT", 412), ("HEAD", 200), ("PUT", 200)]));
+        assert!(asked[2].header("if-none-match").is_none(), "written over");
+        assert_eq!(world.load(key, LEN), hit(LEN));
+    }
+    let (saved, asked) = world.asked(|| world.save(&whole, LEN));
+    assert_eq!((saved, asked.len()), (Saved::Present, 2));
+    assert_eq!(world.used(), world.in_bucket());
+}
+
+#[test]
 fn where_conditions_are_not_honoured_none_are_sent() {
     let world = World::on(
         |setup| setup.overwrites = true,
@@ -434,6 +460,63 @@ fn what_the_store_does_not_delete_stays_and_is_told() {
     assert_eq!(world.used(), 1000);
     assert_eq!(world.load(&keys[0], 1000), hit(1000));
     assert!(world.status().reasons.iter().any(|reason| reason.contains("does not delete")));
+}
+
+#[test]
+fn what_the_store_does_not_delete_stays_however_it_spells_the_names() {
+    let world = World::on(|setup| setup.spells_refusals = true, |config| config.with_prefix("locked"));
+    let keys: Arc<[_]> = (0..3).map(|n| world.suite.key(n)).collect();
+    world.suite.store(&keys, 1000);
+    let error = world.suite.tier.remove(&world.suite.ctx(), Arc::clone(&keys)).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert_eq!(world.used(), 3000);
+    keys.iter().for_each(|key| assert_eq!(world.load(key, 1000), hit(1000)));
+}
+
+#[test]
+fn a_store_without_a_request_for_many_deletes_is_asked_several_at_a_time() {
+    let world = World::on(|setup| setup.deletes_singly = true, |config| config);
+    let keys: Vec<_> = (0..60).map(|n| world.suite.key(n)).collect();
+    world.suite.store(&keys, 1000);
+    let slow = Rule::next(Fault::Stall(Duration::from_millis(20))).method("DELETE").times(1000);
+    world.server.script(slow);
+    let (first, took) = timed(|| world.suite.remove(&keys[..30].into()));
+    assert_eq!(first, Removed::new(30, 0, 0));
+    assert!(took < Duration::from_millis(400), "30 deletes of 20 ms took {took:?}");
+    let ((second, asked), took) = timed(|| world.asked(|| world.suite.remove(&keys[30..].into())));
+    assert_eq!(second, Removed::new(30, 0, 0));
+    assert!(asked.iter().all(|seen| seen.method != "POST"), "asked for what it has not only once");
+    assert!(took < Duration::from_millis(400), "30 deletes of 20 ms took {took:?}");
+    assert_eq!(world.objects().len(), 0);
+}
+
+#[test]
+fn a_proxys_404_is_no_miss_and_forgets_nothing() {
+    let world = World::with(|mut config| {
+        config.fresh_hit_max = Duration::ZERO;
+        config
+    });
+    let key = world.suite.key(1);
+    world.save(&key, LEN);
+    for method in ["GET", "HEAD"] {
+        world.server.script(Rule::next(Fault::Html(404)).method(method).times(1_000_000));
+        let ctx = Ctx::within(Duration::from_millis(300));
+        let error = match method {
+            "GET" => world.suite.tier.load(&ctx, vec![world.suite.load_op(&key, LEN)]).wait().remove(0).result.err(),
+            _ => {
+                let keys = Arc::from([key.clone()]);
+                world.suite.tier.lookup(&ctx, keys, Mode::Each, kvtier_core::Hold::None).wait().err()
+            }
+        };
+        assert!(matches!(error.unwrap().kind(), ErrorKind::Io | ErrorKind::Timeout), "{method}");
+        assert_eq!(world.used(), LEN as u64, "{method}: it is still counted");
+        world.server.heal();
+        assert_eq!(world.load(&key, LEN), hit(LEN));
+        // One such answer is repaired by the next.
+        world.server.script(Rule::next(Fault::Html(404)).method(method));
+        assert!(world.lookup(&key).is_hit());
+        assert_eq!(world.load(&key, LEN), hit(LEN));
+    }
 }
 
 #[test]

@@ -246,11 +246,13 @@ fn partial_chunks_are_refused_where_the_namespace_says_so_and_where_the_first_sa
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("4096 bytes, this one has 4095"), "{error}");
     let ns = Arc::new(Namespace::new("learned", Digest::default()).with_partial(false));
-    let [a, b] = [1u8, 2].map(|n| Key::new(Arc::clone(&ns), object_key("m", &[n; 4]).id().clone()));
+    let [a, b, c] = [1u8, 2, 3].map(|n| Key::new(Arc::clone(&ns), object_key("m", &[n; 4]).id().clone()));
     assert_eq!(world.save(&a, 2000), Saved::Stored);
     assert_eq!(partial(&b, 1999).kind(), ErrorKind::Invalid);
-    assert_eq!(partial(&b, 2001).kind(), ErrorKind::Invalid);
     assert_eq!(world.save(&b, 2000), Saved::Stored);
+    // A longer one tells that the first was partial.
+    assert_eq!(world.save(&c, 2001), Saved::Stored);
+    assert_eq!(partial(&a, 2000).kind(), ErrorKind::Invalid);
 }
 
 #[test]
@@ -280,4 +282,61 @@ fn a_chunk_that_lies_there_under_both_names_goes_under_both() {
     assert_eq!(world.suite.remove(&Arc::from([key.clone()])).removed, 1);
     assert_eq!(world.objects(), []);
     assert_eq!(world.load(&key, LEN), Loaded::Miss(MissReason::Absent));
+}
+
+#[test]
+fn a_chunk_that_was_known_by_its_older_name_is_found_by_the_newer() {
+    let world = mp();
+    let other = World::over(Arc::clone(&world.server), |mut config| {
+        config.old_names = true;
+        config.fresh_hit_max = std::time::Duration::ZERO;
+        config.with_layout(Layout::LmcacheMp).with_namespace(namespace())
+    });
+    let key = object_key("m", &[5; 32]);
+    let (old, new) = (format!("kv/m@000000ff@{}", "05".repeat(32)), format!("kv/m@000000ff@0@{}", "05".repeat(32)));
+    world.save(&key, LEN);
+    let bytes = world.server.object(&new).unwrap().to_vec();
+    world.server.remove_object(&new);
+    world.server.put_object(&old, bytes.clone());
+    assert_eq!(other.load(&key, LEN), Loaded::Hit { len: LEN as u64 }, "known by its older name now");
+    world.server.remove_object(&old);
+    world.server.put_object(&new, bytes);
+    assert!(other.lookup(&key).is_hit(), "asked for by both");
+    world.server.put_object(&old, world.server.object(&new).unwrap().to_vec());
+    assert_eq!(other.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
+    world.server.remove_object(&new);
+    assert_eq!(other.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
+    assert_eq!(other.tier.usage().chunks, 1);
+}
+
+#[test]
+fn what_cannot_be_deleted_is_told_without_its_salt() {
+    let world = mp();
+    let id = ObjectKey::new("locked", KvRank(255), 0, ChunkHash::new(&[6; 32]), "hush-hush").unwrap();
+    let key = key(id);
+    assert_eq!(world.save(&key, LEN), Saved::Stored);
+    let error = world.suite.tier.remove(&world.suite.ctx(), Arc::from([key.clone()])).wait().unwrap_err();
+    let told = format!("{error:?} {error} {:?}", world.status());
+    assert!(told.contains("does not delete") && told.contains(&key.digest().to_hex()[..8]), "{told}");
+    assert!(!told.contains("hush"), "{told}");
+}
+
+#[test]
+fn a_first_chunk_that_is_partial_does_not_keep_full_ones_out() {
+    let world = World::new();
+    let key = |n| {
+        kvtier_testkit::conformance::Fixture::key_in(Namespace::new("suite", Digest::default()).with_partial(false), n)
+    };
+    assert_eq!(world.save(&key(1), LEN / 2), Saved::Stored, "nobody knows yet how long a full one is");
+    assert_eq!(world.save(&key(2), LEN), Saved::Stored);
+    let refused = world.suite.save_with(world.suite.save_op(&key(3), LEN / 2)).result.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.to_string().contains("save_unfull_chunk"), "{refused}");
+    // After a restart a load teaches it again.
+    let again = World::over(Arc::clone(&world.server), |config| config);
+    assert_eq!(again.load(&key(2), LEN), Loaded::Hit { len: LEN as u64 });
+    assert_eq!(
+        again.suite.save_with(again.suite.save_op(&key(3), LEN / 2)).result.unwrap_err().kind(),
+        ErrorKind::Invalid
+    );
 }

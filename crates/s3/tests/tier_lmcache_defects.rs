@@ -160,3 +160,58 @@ fn defect_12_usage_counts_what_others_wrote() {
     assert!(world.lookup(&world.suite.key(1)).is_hit());
     assert_eq!(world.used(), LEN as u64, "and one that is found is counted at once");
 }
+
+#[test]
+fn defect_5_a_longer_object_of_another_program_is_no_hit() {
+    let world = World::with(|config| config.with_layout(Layout::LmcacheMp));
+    let key = world.full_key(1, LEN as u64);
+    assert_eq!(world.save(&key, LEN), Saved::Stored);
+    let name = world.objects()[0].0.clone();
+    let bytes = world.server.object(&name).unwrap().to_vec();
+    for len in [LEN + 1, LEN + 4096, LEN - 1] {
+        let mut other = bytes.clone();
+        other.resize(len, 0);
+        world.server.put_object(&name, other);
+        assert_eq!(
+            World::over(Arc::clone(&world.server), |config| config.with_layout(Layout::LmcacheMp)).lookup(&key),
+            Presence::Miss
+        );
+        assert!(matches!(world.load(&key, LEN), Loaded::Miss(_)), "{len} bytes");
+    }
+    world.server.put_object(&name, bytes);
+    assert_eq!(world.load(&key, LEN), hit(), "of exactly its length, without facts");
+}
+
+#[test]
+fn defect_6_of_a_batch_each_chunk_counts_for_itself_and_none_is_longer_than_it_was() {
+    let world = World::new();
+    let keys: Vec<Key> = (0..5).map(|n| world.suite.key(n)).collect();
+    let refused = world.name(&keys[2]);
+    world
+        .server
+        .script(Rule::next(Fault::Error(403, "AccessDenied")).method("PUT").containing(refused.leak()).times(1000));
+    let ops = keys.iter().map(|key| world.suite.save_op(key, LEN)).collect();
+    let done = world.suite.tier.save(&world.suite.ctx(), ops).wait();
+    let stored: Vec<bool> = done.iter().map(|done| matches!(done.result, Ok(Saved::Stored))).collect();
+    assert_eq!(stored, [true, true, false, true, true]);
+    assert!(world.objects().iter().all(|(_, bytes)| *bytes == LEN as u64));
+    drop(done);
+    let ops = keys.iter().map(|key| world.suite.load_op(key, LEN)).collect();
+    let done = world.suite.tier.load(&world.suite.ctx(), ops).wait();
+    assert_eq!(done.iter().filter(|done| matches!(done.result, Ok(Loaded::Hit { .. }))).count(), 4);
+}
+
+#[test]
+fn defect_9_hashes_with_a_sign_and_short_ones_are_found_by_the_first_listing() {
+    let world = World::with(|config| config.with_layout(Layout::Lmcache));
+    let namespace = world.suite.key(1).namespace().clone();
+    let hashes = ["-7271d3f93d77abe6", "0", "-1", "a", "7fffffffffffffff"];
+    let keys = hashes
+        .map(|hash| Key::new(namespace.clone(), KeyId::from_engine_text(&format!("m@1@0@{hash}@bfloat16")).unwrap()));
+    keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    let again =
+        World::over(Arc::clone(&world.server), |config| config.with_layout(Layout::Lmcache).with_namespace(namespace));
+    assert_eq!(again.used(), (hashes.len() * LEN) as u64);
+    let (found, asked) = again.asked(|| again.suite.lookup(&Arc::from(keys), Mode::Each));
+    assert!(found.iter().all(|presence| presence.is_hit()) && asked.is_empty());
+}

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Ctx, Key, Loaded, Mode, Observe, Presence, Saved, ShedReason, TierExt};
+use kvtier_s3::tier::Compat;
 use kvtier_testkit::s3::{Fault, Rule};
 use support::tier::{World, timed};
 
@@ -248,5 +249,27 @@ fn a_remove_takes_victims_over_that_wait_to_be_deleted() {
         assert!(!there(key), "what was removed is gone");
         assert_eq!(world.lookup(key), Presence::Miss, "and known to be");
     });
+    world.suite.eventually("index and bucket agree", || world.used() == world.in_bucket());
+}
+
+#[test]
+fn compat_evicts_by_the_second_at_the_watermark_and_a_share_of_all_chunks() {
+    let world = World::with(|mut config| {
+        config.compat = Some(Compat { watermark: 0.8, ratio: 0.25 });
+        config.with_capacity(100 * LEN as u64)
+    });
+    let keys: Vec<Key> = (0..79).map(|n| world.suite.key(n)).collect();
+    world.suite.store(&keys, LEN);
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!((world.objects().len(), world.count("evicted")), (79, 0), "nothing goes below the watermark");
+    assert_eq!(world.save(&world.suite.key(79), LEN), Saved::Stored);
+    world.suite.eventually("a quarter of them went", || world.objects().len() == 60);
+    assert_eq!(world.count("evicted"), 20);
+    assert!(!world.lookup(&keys[0]).is_hit() && world.lookup(&keys[20]).is_hit(), "the oldest");
+    // What does not fit below the cap waits for the next second, and not for long.
+    let saves: Vec<_> = (100..160).map(|n| timed(|| world.save(&world.suite.key(n), LEN))).collect();
+    assert!(saves.iter().all(|(_, took)| *took < Duration::from_secs(1)));
+    assert!(world.used() <= 100 * LEN as u64);
+    world.suite.eventually("below the watermark again", || world.used() < 80 * LEN as u64);
     world.suite.eventually("index and bucket agree", || world.used() == world.in_bucket());
 }

@@ -327,3 +327,40 @@ fn what_makes_the_cap_a_fiction_is_said() {
     world.suite.eventually("a store that does not tell", || says(&world, "the store does not tell whether it keeps"));
     assert_eq!(world.save(&world.suite.key(1), LEN), Saved::Stored);
 }
+
+#[test]
+fn suspects_and_names_that_others_deleted_are_not_kept() {
+    let world = World::with(quick);
+    let keys: Vec<Key> = (0..3).map(|n| world.suite.key(n)).collect();
+    keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    let name = world.name(&keys[0]);
+    world.spoil(&name, |bytes| bytes[1] ^= 1);
+    assert!(matches!(world.load(&keys[0], LEN), Loaded::Miss(_)));
+    assert_eq!(world.used(), 3 * LEN as u64, "a suspect counts as long as it lies there");
+    let sweeps = world.count("sweeps");
+    world.suite.eventually("two more listings", || world.count("sweeps") >= sweeps + 2);
+    assert_eq!(world.used(), 3 * LEN as u64, "and it is listed");
+    world.delete(&name);
+    world.suite.eventually("a listing finds it gone", || world.used() == 2 * LEN as u64);
+}
+
+#[test]
+fn what_a_neighbour_saved_is_asked_for_before_it_counts_as_seen() {
+    let server = plain_server();
+    let slow = |mut config: TierConfig| {
+        config.truth.journal_every = Duration::from_millis(200);
+        config.truth.lease_term = Duration::from_secs(4);
+        config
+    };
+    let world = World::over(Arc::clone(&server), slow);
+    within(Duration::from_secs(10), "it evicts", || says(&world, "this node evicts"));
+    // Its slot is another's before.
+    assert_eq!(world.save(&world.suite.key(1), LEN), Saved::Stored);
+    world.suite.remove(&Arc::from([world.suite.key(1)]));
+    let other = World::over(Arc::clone(&server), slow);
+    let key = other.suite.key(2);
+    assert_eq!(other.save(&key, LEN), Saved::Stored);
+    within(Duration::from_secs(5), "its journal is merged", || world.tier.usage().chunks == 1);
+    server.remove_object(&other.name(&key));
+    assert_eq!(world.lookup(&key), Presence::Miss, "heard of, never seen");
+}

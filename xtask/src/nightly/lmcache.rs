@@ -28,6 +28,16 @@ pub fn files(_: &[Package]) -> Result<Outcome> {
     Ok(Outcome::Noted(format!("{} files of {}", compared?, venv::LMCACHE.packages[0])))
 }
 
+/// LMCache's S3 adapter and our tier write to one bucket, and each reads what the other wrote.
+pub fn bucket(_: &[Package]) -> Result<Outcome> {
+    let home = venv::make(&venv::LMCACHE)?;
+    Cmd::new("cargo test --locked -p kvtier-cli --test lmcache_bucket")
+        .env("KVTIER_LMCACHE_PYTHON", venv::python(&home).to_string_lossy())
+        .limit_s(LIMIT_S)
+        .run()?;
+    Ok(Outcome::Noted(format!("40 chunks each way with {}", venv::LMCACHE.packages[0])))
+}
+
 /// LMCache runs our module as its storage.
 pub fn wheel(_: &[Package]) -> Result<Outcome> {
     let count = crate::lmcache::test(None)?;

@@ -35,6 +35,11 @@ const ITEMS: &[Item] = &[
         run: items::real_servers,
     },
     Item { name: "lmcache-files", what: "the real LMCache reads our files and we read its", run: lmcache::files },
+    Item {
+        name: "lmcache-bucket",
+        what: "the real LMCache's S3 adapter and our tier on one bucket",
+        run: lmcache::bucket,
+    },
     Item { name: "lmcache-wheel", what: "the Python module inside the real LMCache", run: lmcache::wheel },
     Item { name: "botocore", what: "the S3 client's signatures beside botocore's", run: botocore::run },
     Item { name: "features", what: "all pairs of features", run: items::features },
@@ -47,7 +52,7 @@ pub fn run(args: &mut Args) -> Result<()> {
     let only = args.value("--only")?;
     args.end()?;
     if list {
-        ITEMS.iter().for_each(|item| println!("{:<13} {}", item.name, item.what));
+        ITEMS.iter().for_each(|item| println!("{:<14} {}", item.name, item.what));
         return Ok(());
     }
     let packages = workspace::read()?;

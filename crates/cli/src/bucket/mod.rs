@@ -58,6 +58,31 @@ impl Bucket {
         Ok(Some(Bucket { client, runtime, root, layout }))
     }
 
+    /// The client, and the runtime it wants.
+    pub fn client(&self) -> (&Client, &Runtime) {
+        (&self.client, &self.runtime)
+    }
+
+    /// What stands before every name: empty, or ending in a slash.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// The only layout that is looked at, if that was said.
+    pub fn layout(&self) -> Option<Layout> {
+        self.layout
+    }
+
+    /// The layout that was said, else what is there.
+    pub fn layout_name(&self) -> String {
+        self.layout.map_or_else(|| "bucket".to_owned(), |layout| layout.to_string())
+    }
+
+    /// All chunks.
+    pub fn chunks(&self) -> Result<Vec<Chunk>> {
+        Ok(self.contents()?.chunks)
+    }
+
     fn contents(&self) -> Result<Contents> {
         let mut found = Contents { chunks: Vec::new(), own_bytes: 0, strangers: Vec::new() };
         let (list, mut next) = (List::under(self.root.as_str()), None);

@@ -1,6 +1,5 @@
-//! `kvtier ls|stat|verify|rm|migrate`: a directory looked at from outside; all but the last also take a bucket.
+//! `kvtier ls|stat|verify|rm`: a directory or bucket looked at from outside.
 
-mod migrate;
 mod verify;
 
 use std::collections::BTreeSet;
@@ -17,7 +16,6 @@ use crate::BadInput;
 use crate::bucket::{self, Bucket};
 use crate::store::StoreArgs;
 
-pub use migrate::{MigrateArgs, migrate};
 pub use verify::{VerifyArgs, verify};
 
 /// Which directory, and whose files.
@@ -80,7 +78,7 @@ fn open(at: &Where) -> Result<Directory> {
 }
 
 /// Opens a directory as its manifest says, or as it is told to, or as the names in it look.
-fn open_as(path: &Path, layout: Option<&str>) -> Result<Directory> {
+pub fn open_as(path: &Path, layout: Option<&str>) -> Result<Directory> {
     if let Some(layout) = layout {
         let layout = layout.parse().map_err(crate::cannot_open)?;
         return Ok(Directory::open_as(path, layout).map_err(crate::cannot_open)?);

@@ -62,9 +62,12 @@ fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
         Err(e) => (format!("unresolved: {e}"), String::new(), String::new()),
     };
     let signs = if spec.credentials.is_some() { "the configuration" } else { "the environment, profiles or roles" };
-    let eviction = spec
-        .capacity_bytes
-        .map(|_| format!("down to {} of the cap, at most {} at once", spec.high_mark, spec.batch_max));
+    let eviction = spec.capacity_bytes.map(|_| match spec.compat {
+        Some(compat) => {
+            format!("once a second, from {} of the cap on, {} of all chunks", compat.watermark, compat.ratio)
+        }
+        None => format!("down to {} of the cap, at most {} at once", spec.high_mark, spec.batch_max),
+    });
     vec![
         ("type", "s3".into()),
         ("name", spec.name.clone()),

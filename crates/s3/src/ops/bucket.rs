@@ -12,7 +12,7 @@ impl Client {
     pub async fn head_bucket(&self) -> Result<bool> {
         match self.run((Class::Control, "head_bucket"), self.inner.ask(&Request::new("HEAD", None), 0)).await {
             Ok(_) => Ok(true),
-            Err(e) if e.status() == Some(404) => Ok(false),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
             Err(e) => Err(e),
         }
     }
@@ -31,7 +31,7 @@ impl Client {
     pub async fn delete_bucket(&self) -> Result<()> {
         let request = self.of_bucket("DELETE");
         match self.run((Class::Control, "delete_bucket"), self.inner.ask(&request, ANSWER_BYTES_MAX)).await {
-            Err(e) if e.status() != Some(404) => Err(e),
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
             _ => Ok(()),
         }
     }

@@ -1,4 +1,8 @@
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
 use super::is_missing;
+use super::join::all;
 use crate::checksum::{Checksum, md5};
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
@@ -9,6 +13,8 @@ use crate::xml;
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// S3 takes no more keys at once.
 pub const KEYS_MAX: usize = 1000;
+/// So many requests are under way at a time where each deletes one.
+const SINGLY_MAX: usize = 16;
 
 /// A key that was not deleted, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,19 +42,30 @@ impl Client {
         if keys.len() > KEYS_MAX {
             return Err(Error::new(ErrorKind::Invalid, format!("at most {KEYS_MAX} keys can be deleted at once")));
         }
-        let many = self.inner.config.endpoint.provider().deletes_many();
+        let many = self.deletes_many();
         let (said, odd): (Vec<&str>, Vec<&str>) =
             keys.iter().map(AsRef::as_ref).partition(|key| many && xml::is_sayable(key));
         let mut refused = Vec::new();
         if !said.is_empty() {
+            let is_ours = |refused: &Refused| said.contains(&refused.key.as_str());
             match self.run((Class::Delete, "delete_many"), self.delete_said(&said)).await {
-                Ok(some) => refused = some,
-                Err(e) if e.kind() == ErrorKind::Unsupported => refused = self.delete_each(&said).await?,
+                Ok(some) if some.iter().all(is_ours) => refused = some,
+                // It spells names its own way, so that nobody knows which of them stay: asked one by one it says so.
+                Ok(_) => refused = self.delete_each(&said).await?,
+                Err(e) if e.kind() == ErrorKind::Unsupported => {
+                    self.inner.deletes_singly.store(true, Ordering::Relaxed);
+                    refused = self.delete_each(&said).await?;
+                }
                 Err(e) => return Err(e),
             }
         }
         refused.extend(self.delete_each(&odd).await?);
         Ok(refused)
+    }
+
+    /// Whether the store deletes many objects with one request, as far as is known.
+    pub(crate) fn deletes_many(&self) -> bool {
+        !self.inner.deletes_singly.load(Ordering::Relaxed)
     }
 
     /// Deletes with one request, whatever the provider's profile says.
@@ -77,17 +94,22 @@ impl Client {
     }
 
     async fn delete_each(&self, keys: &[&str]) -> Result<Vec<Refused>> {
-        let mut refused = Vec::new();
-        for key in keys {
-            match self.delete(key).await {
-                Err(e) if e.status().is_some() && !e.is_retryable() => {
-                    let code = e.code().unwrap_or("Unknown").to_owned();
-                    refused.push(Refused { key: (*key).to_owned(), code });
+        let refused = Mutex::new(Vec::new());
+        let one = |key: &str| {
+            let (refused, key) = (&refused, key.to_owned());
+            async move {
+                match self.delete(&key).await {
+                    Err(e) if e.status().is_some() && !e.is_retryable() => {
+                        let code = e.code().unwrap_or("Unknown").to_owned();
+                        refused.lock().unwrap_or_else(PoisonError::into_inner).push(Refused { key, code });
+                        Ok(())
+                    }
+                    other => other,
                 }
-                other => other?,
             }
-        }
-        Ok(refused)
+        };
+        all(keys.iter().map(|key| one(key)), SINGLY_MAX).await?;
+        Ok(refused.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

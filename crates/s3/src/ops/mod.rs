@@ -19,11 +19,11 @@ pub use join::all;
 pub use list::{Entry, List, Page, Upload, Uploads};
 pub use put::{Put, Stored};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// Whether an error says that the object, and not the bucket, is missing: an answer rather than an error.
 fn is_missing(error: &Error) -> bool {
-    error.status() == Some(404) && error.code() != Some("NoSuchBucket")
+    error.kind() == ErrorKind::NotFound && error.code() != Some("NoSuchBucket")
 }
 
 /// What a GET makes of a head.

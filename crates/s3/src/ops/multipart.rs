@@ -164,7 +164,7 @@ impl Upload<'_> {
     async fn is_there(&self, bytes: u64) -> Result<bool> {
         match self.inner.ask(&Request::new("HEAD", Some(self.key)), 0).await {
             Ok(answer) => Ok(answer.head.header("content-length").and_then(digits) == Some(bytes)),
-            Err(e) if e.status() == Some(404) => Ok(false),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
             Err(e) => Err(e),
         }
     }

@@ -78,7 +78,7 @@ impl Client {
     async fn setting(&self, name: &str, field: &str) -> Result<Setting> {
         match self.ask_setting(name).await {
             Ok(answer) => Ok(setting(&answer.body, field)),
-            Err(e) if e.status() == Some(404) => Ok(Setting::Off),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Setting::Off),
             Err(e) => why_not(e).map(Setting::Unknown),
         }
     }
@@ -86,7 +86,7 @@ impl Client {
     async fn lifecycle(&self) -> Result<Lifecycle> {
         match self.ask_setting("lifecycle").await {
             Ok(answer) => Ok(lifecycle(&answer.body)),
-            Err(e) if e.status() == Some(404) => Ok(Lifecycle::Rules(Vec::new())),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Lifecycle::Rules(Vec::new())),
             Err(e) => why_not(e).map(Lifecycle::Unknown),
         }
     }

@@ -16,6 +16,8 @@ pub struct Refusal<'a> {
     pub retry_after: Option<u64>,
     /// The store's name for the request.
     pub request_id: Option<String>,
+    /// Whether nothing about it is S3's: a proxy may have answered.
+    pub foreign: bool,
     /// Whether the request had a body whose hash was not signed.
     pub unsigned: bool,
 }
@@ -48,6 +50,10 @@ pub fn classify(refusal: Refusal<'_>) -> Trouble {
         }
         (_, "OperationAborted" | "ConditionalRequestConflict") => {
             (ErrorKind::Conflict, "another write is under way", Again::Backoff(None))
+        }
+        // Says nothing about the object.
+        (404, _) if refusal.foreign => {
+            (ErrorKind::Io, "a 404 that is not S3's, as proxies send it", Again::Backoff(None))
         }
         (_, "NotImplemented") | (405 | 501, _) => (ErrorKind::Unsupported, "the store cannot do this", Again::No),
         (403, "AccessDenied") if refusal.unsigned => (ErrorKind::Denied, "the store refuses", Again::Signed),
@@ -110,6 +116,12 @@ mod tests {
         assert_eq!(of(416, "InvalidRange"), (ErrorKind::Invalid, Again::No));
         assert_eq!(of(501, "NotImplemented"), (ErrorKind::Unsupported, Again::No));
         assert_eq!(of(403, ""), (ErrorKind::Denied, Again::No));
+    }
+
+    #[test]
+    fn a_404_that_is_not_the_stores_is_a_fault() {
+        let trouble = classify(Refusal { status: 404, foreign: true, signed_for: "r", ..Refusal::default() });
+        assert_eq!((trouble.error.kind(), trouble.again), (ErrorKind::Io, Again::Backoff(None)));
     }
 
     #[test]

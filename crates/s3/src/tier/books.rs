@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtier_core::Key;
-use kvtier_index::{Chunk, Index, TenantId};
+use kvtier_index::{Chunk, Entry, Index, Inserted, TenantId};
 use kvtier_key::Digest;
 
 use super::truth::Watch;
@@ -12,6 +12,10 @@ use super::truth::Watch;
 const ABSENT_MAX: usize = 1 << 16;
 /// The most versions of corrupt objects remembered.
 const CORRUPT_MAX: usize = 1 << 12;
+/// The most tenants whose names are remembered.
+const TENANTS_MAX: usize = 4096;
+/// Tenants beyond those are counted together.
+const OTHERS: TenantId = TenantId(u32::MAX);
 /// What was seen is noted in steps of this many milliseconds.
 const SEEN_STEP_MS: u64 = 16;
 
@@ -82,13 +86,24 @@ impl Books {
         if let Some(entry) = self.index.get(digest) {
             let seen_ms = self.seen.ms(entry.slot);
             let age_ms = now_ms.saturating_sub(seen_ms);
-            let fresh = entry.held || (seen_ms > 0 && u128::from(age_ms) <= self.fresh_hit_max.as_millis());
+            // What is held stays; but what is in doubt has to be seen first.
+            let fresh = seen_ms > 0 && (entry.held || u128::from(age_ms) <= self.fresh_hit_max.as_millis());
             return fresh.then_some(Some(entry.chunk.len));
         }
         if self.index.is_leaving(digest) {
             return Some(None);
         }
         self.absent.get(digest).filter(|at| at.elapsed() <= self.fresh_miss_max).map(|_| None)
+    }
+
+    /// Enters a chunk that somebody tells of: whether it is there is still to be seen.
+    pub fn hear_of(&mut self, chunk: Chunk) -> Inserted {
+        let inserted = self.index.insert(chunk);
+        // The slot may have been another chunk's.
+        if let Inserted::New(slot) = inserted {
+            self.seen.doubt(slot);
+        }
+        inserted
     }
 
     /// The chunk's entry in the index, its tenant included.
@@ -102,9 +117,15 @@ impl Books {
         }
         let digest = Digest::of("kvtier tenant", name.as_bytes());
         let [a, b, c, d, ..] = *digest.as_bytes();
-        let id = TenantId(u32::from_le_bytes([a, b, c, d]).max(1));
-        self.tenants.entry(id).or_insert_with(|| name.to_owned());
-        id
+        let mut id = TenantId(u32::from_le_bytes([a, b, c, d]).clamp(1, OTHERS.0 - 1));
+        // Of two names with one number the second takes the next. Nodes that met them in another order count these two otherwise.
+        while let Some(known) = self.tenants.get(&id) {
+            if known == name {
+                return id;
+            }
+            id = TenantId(id.0 % (OTHERS.0 - 1) + 1);
+        }
+        if self.note_tenant(id, name) { id } else { OTHERS }
     }
 
     /// The tenants that were ever met, by their numbers.
@@ -112,13 +133,25 @@ impl Books {
         self.tenants.iter().map(|(id, name)| (*id, name.clone()))
     }
 
-    /// Remembers what a tenant is called.
-    pub fn note_tenant(&mut self, id: TenantId, name: &str) {
-        self.tenants.entry(id).or_insert_with(|| name.to_owned());
+    /// Remembers what a tenant is called; `false` when there are too many that have something in the bucket.
+    pub fn note_tenant(&mut self, id: TenantId, name: &str) -> bool {
+        if self.tenants.len() >= TENANTS_MAX {
+            let index = &self.index;
+            self.tenants.retain(|id, _| index.tenant_usage(*id).entries > 0);
+        }
+        let noted = self.tenants.len() < TENANTS_MAX;
+        if noted {
+            self.tenants.entry(id).or_insert_with(|| name.to_owned());
+        }
+        noted
     }
 
     pub fn tenant_name(&self, id: TenantId) -> String {
-        self.tenants.get(&id).cloned().unwrap_or_default()
+        match self.tenants.get(&id) {
+            Some(name) => name.clone(),
+            None if id == TenantId(0) => String::new(),
+            None => "(others)".to_owned(),
+        }
     }
 
     /// The chunk was seen just now.
@@ -151,14 +184,20 @@ impl Books {
     }
 
     /// A victim is not remembered any more, though it is there.
-    pub fn forget(&mut self, digest: &Digest) {
+    pub fn let_go(&mut self, digest: &Digest) {
         self.index.evicted(digest);
         self.names.remove(digest);
     }
 
+    /// The bucket has it no more: nothing of it stays but, of a suspect, the suspicion.
+    pub fn forget(&mut self, digest: &Digest) -> Option<Entry> {
+        self.names.remove(digest);
+        self.index.forget(digest)
+    }
+
     /// Remembers a name that the digest does not tell.
     pub fn note_name(&mut self, digest: &Digest, name: &str) {
-        if self.names.get(digest).is_none_or(|known| **known != *name) {
+        if self.index.is_known(digest) && self.names.get(digest).is_none_or(|known| **known != *name) {
             self.names.insert(*digest, name.into());
         }
     }
@@ -170,7 +209,7 @@ impl Books {
 
     /// The key's object, of that version, failed its checks: a miss until it is another.
     pub fn note_corrupt(&mut self, digest: &Digest, etag: Option<&str>) {
-        self.changed(*digest);
+        self.doubt(digest);
         self.index.suspect(digest);
         if self.corrupt.len() >= CORRUPT_MAX {
             self.corrupt.clear();
@@ -203,5 +242,95 @@ impl Books {
     /// Whether the whole bucket was listed once.
     pub fn is_listed(&self) -> bool {
         self.listed
+    }
+
+    /// How many names are remembered.
+    #[cfg(test)]
+    pub fn names_len(&self) -> usize {
+        self.names.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+    use kvtier_index::IndexConfig;
+
+    use super::*;
+
+    fn books() -> Books {
+        let index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
+        Books::new(index, (Duration::from_secs(60), Duration::from_secs(1)))
+    }
+
+    fn chunk(n: u32) -> Chunk {
+        Chunk::new(Digest::of("test", &n.to_le_bytes()), 10, 10)
+    }
+
+    #[test]
+    fn what_others_tell_of_is_in_doubt_whatever_had_its_slot_before() {
+        let (mut books, a, b) = (books(), chunk(1), chunk(2));
+        let Inserted::New(slot) = books.hear_of(a) else { panic!("new") };
+        books.confirm(&a.digest, 1000);
+        assert_eq!(books.known(&a.digest, 1000), Some(Some(10)));
+        books.forget(&a.digest).unwrap();
+        assert_eq!(books.hear_of(b), Inserted::New(slot), "the slot is reused");
+        assert_eq!(books.known(&b.digest, 1000), None, "nobody saw it");
+    }
+
+    #[test]
+    fn what_is_held_is_believed_however_old_but_not_when_in_doubt() {
+        let (mut books, a) = (books(), chunk(1));
+        let _ = books.hear_of(a);
+        books.index.hold(&[a.digest], u64::MAX).unwrap();
+        assert_eq!(books.known(&a.digest, 500), None, "heard of, and held");
+        books.confirm(&a.digest, 500);
+        assert_eq!(books.known(&a.digest, 10_000_000), Some(Some(10)));
+        books.doubt(&a.digest);
+        assert_eq!(books.known(&a.digest, 500), None);
+    }
+
+    #[test]
+    fn names_go_with_their_chunks() {
+        let (mut books, a) = (books(), chunk(1));
+        books.note_name(&a.digest, "nobody's");
+        assert_eq!(books.names_len(), 0);
+        let _ = books.hear_of(a);
+        books.note_name(&a.digest, "m@1");
+        books.forget(&a.digest).unwrap();
+        assert_eq!(books.names_len(), 0);
+    }
+
+    #[test]
+    fn tenants_with_one_number_are_told_apart_and_there_are_not_too_many() {
+        let mut books = books();
+        let number = |name: &str| {
+            let [a, b, c, d, ..] = *Digest::of("kvtier tenant", name.as_bytes()).as_bytes();
+            u32::from_le_bytes([a, b, c, d])
+        };
+        let mut met: HashMap<u32, String> = HashMap::new();
+        let (one, other) = (0..)
+            .find_map(|n| {
+                let name = format!("t{n}");
+                met.insert(number(&name), name.clone()).map(|one| (one, name))
+            })
+            .unwrap();
+        let (a, b) = (books.tenant(&one), books.tenant(&other));
+        assert_ne!(a, b);
+        assert_eq!((books.tenant(&one), books.tenant(&other)), (a, b));
+        assert_eq!((books.tenant_name(a), books.tenant_name(b)), (one, other));
+        for n in 0..TENANTS_MAX as u32 + 10 {
+            let tenant = books.tenant(&format!("tenant {n}"));
+            let _ = books.hear_of(chunk(n).with_tenant(tenant));
+        }
+        assert_eq!(books.tenants.len(), TENANTS_MAX);
+        assert_eq!(
+            books.tenant_name(books.index.get(&chunk(TENANTS_MAX as u32 + 9).digest).unwrap().chunk.tenant),
+            "(others)"
+        );
+        for n in 0..100 {
+            books.forget(&chunk(n).digest).unwrap();
+        }
+        assert_ne!(books.tenant("one more"), OTHERS, "those that have nothing make room");
     }
 }

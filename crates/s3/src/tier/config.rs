@@ -63,6 +63,15 @@ pub enum Verify {
     Strict,
 }
 
+/// LMCache's own eviction, to the letter: once a second, while the bucket is filled to the watermark, a share of all chunks goes at once.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Compat {
+    /// The share of the cap from which on chunks go, from 0 to 1. LMCache's `trigger_watermark`.
+    pub watermark: f64,
+    /// The share of all chunks that goes then, at least one of them unless it is 0. LMCache's `eviction_ratio`.
+    pub ratio: f64,
+}
+
 /// A tier in a bucket. Made with [`TierConfig::new`]; every field has a sensible value then.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -79,6 +88,9 @@ pub struct TierConfig {
     pub reject_mark: f64,
     /// One batch of victims is at most this share of the cap, above 0 and at most 1. LMCache's `eviction_ratio`.
     pub batch_max: f64,
+    /// Eviction as LMCache does it; `None`, the default, for just in time. The marks and batches above mean nothing then; what does not fit
+    /// below the cap is shed until the next second.
+    pub compat: Option<Compat>,
     /// How long a save waits for room before it is shed. Less than a second, so that no writer stands still for longer.
     pub room_wait_max: Duration,
     /// Whose chunks these are. Names of LMCache's layouts do not tell: there a tier has one namespace, and with `None` the first key says which.
@@ -130,6 +142,7 @@ impl TierConfig {
             high_mark: 0.98,
             reject_mark: 1.0,
             batch_max: 0.005,
+            compat: None,
             room_wait_max: Duration::from_millis(500),
             namespace: None,
             prefix: String::new(),
@@ -189,6 +202,11 @@ impl TierConfig {
                 "high_mark is no share, or above reject_mark; set it above 0 and at most reject_mark",
             ),
             (share(self.batch_max), "batch_max is no share; set it above 0 and at most 1"),
+            (
+                self.compat
+                    .is_none_or(|compat| [compat.watermark, compat.ratio].iter().all(|n| (0.0..=1.0).contains(n))),
+                "compat has a watermark or ratio that is no share; set both from 0 to 1",
+            ),
             (self.part_bytes >= 5 << 20, "part_bytes is less than the 5 MiB that stores demand; raise it"),
             (self.parts_max > 0, "parts_max is 0; let at least one part go"),
             (self.client.requests_max > 0, "requests_max is 0; let at least one request go"),
@@ -220,6 +238,7 @@ mod tests {
         assert!(refused(&|c| c.high_mark = 1.5).contains("high_mark"));
         assert!(refused(&|c| c.reject_mark = 0.5).contains("high_mark"));
         assert!(refused(&|c| c.batch_max = f64::NAN).contains("batch_max"));
+        assert!(refused(&|c| c.compat = Some(Compat { watermark: 0.8, ratio: 2.0 })).contains("compat"));
         assert!(refused(&|c| c.part_bytes = 1).contains("part_bytes"));
         assert!(refused(&|c| c.threads = 0).contains("threads"));
         assert!("s3".parse::<Layout>().unwrap_err().to_string().contains("lmcache-mp"));

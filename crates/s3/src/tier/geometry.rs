@@ -8,26 +8,34 @@ use kvtier_key::KeyId;
 /// The most kinds of chunks that are remembered.
 const KINDS_MAX: usize = 4096;
 
-/// How long a full chunk is: as the namespace says, else as the first save of its model, rank and group says, where partial chunks are
+/// How long a full chunk is: as the namespace says, else as the longest save of its model, rank and group says, where partial chunks are
 /// not allowed.
+///
+/// What was learned is not kept over a restart, and need not be: every load is proven by facts, or has exactly the length that was asked
+/// for. Until the first full chunk comes a partial one may be saved; it never makes full ones look too long.
 #[derive(Debug, Default)]
 pub struct Geometry(RwLock<HashMap<u64, u64>>);
 
 impl Geometry {
     /// Bytes of a full chunk of this key's kind; `None` where nobody said.
     pub fn full(&self, key: &Key) -> Option<u64> {
-        let declared = if let KeyId::Object(id) = key.id() { key.namespace().chunk_bytes(id.group) } else { None };
-        declared.or_else(|| self.0.read().unwrap_or_else(PoisonError::into_inner).get(&kind(key)).copied())
+        declared(key).or_else(|| self.0.read().unwrap_or_else(PoisonError::into_inner).get(&kind(key)).copied())
     }
 
-    /// A chunk of `len` bytes was saved.
+    /// Whether no chunk of this kind can have `len` bytes.
+    pub fn is_too_long(&self, key: &Key, len: u64) -> bool {
+        declared(key).is_some_and(|full| len > full)
+    }
+
+    /// A chunk of `len` bytes was saved, or found and proven.
     pub fn learn(&self, key: &Key, len: u64) {
-        if key.namespace().allow_partial() || self.full(key).is_some() {
+        if key.namespace().allow_partial() || self.full(key).is_some_and(|full| len <= full) {
             return;
         }
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if all.len() < KINDS_MAX {
-            all.entry(kind(key)).or_insert(len);
+        let kind = kind(key);
+        if all.len() < KINDS_MAX || all.contains_key(&kind) {
+            all.entry(kind).and_modify(|full| *full = len.max(*full)).or_insert(len);
         }
     }
 
@@ -35,7 +43,7 @@ impl Geometry {
     pub fn refusal(&self, key: &Key, len: u64) -> Option<Error> {
         let full = self.full(key)?;
         let partial = key.namespace().allow_partial();
-        (len > full || (len < full && !partial)).then(|| {
+        (self.is_too_long(key, len) || (len < full && !partial)).then(|| {
             let what = format!(
                 "chunks of this kind have {full} bytes, this one has {len}; fix the chunk size, or allow partial chunks \
                  (`save_unfull_chunk`)"
@@ -43,6 +51,11 @@ impl Geometry {
             Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*key.digest())
         })
     }
+}
+
+/// What the namespace says.
+fn declared(key: &Key) -> Option<u64> {
+    if let KeyId::Object(id) = key.id() { key.namespace().chunk_bytes(id.group) } else { None }
 }
 
 /// All chunks that look alike.

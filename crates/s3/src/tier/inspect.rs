@@ -2,13 +2,14 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use kvtier_core::{Error, ErrorKind};
 use kvtier_key::names::{Form, Parsed};
-use kvtier_key::{BlockSums, Digest, Facts};
+use kvtier_key::{BlockSums, Digest, Facts, KeyId};
 
 use super::Layout;
-use super::layout::OWN;
-use super::told::text_of;
-use crate::Object;
+use super::layout::{OWN, model, own_name};
+use super::told::{self, text_of};
+use crate::{Object, Provider, Put};
 
 /// What is wrong with an object, or not known of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -38,6 +39,60 @@ pub fn layout_of(rest: &str) -> Option<Layout> {
         return Some(Layout::LmcacheMp);
     }
     (!rest.contains('/') && is(Form::Text)).then_some(Layout::Lmcache)
+}
+
+/// The keys that an object of LMCache's layouts may be, by its name behind the prefix: in layout `lmcache` a `_` of the model may have been
+/// a `/`, at one place at most. Nothing for our own layout, whose names are digests.
+pub fn ids_of(rest: &str) -> Vec<KeyId> {
+    let read = |form: Form| match form.parse(rest) {
+        Ok(Parsed::Lossless(id)) => Some(id),
+        _ => None,
+    };
+    match layout_of(rest) {
+        Some(Layout::LmcacheMp) => read(Form::MpNative).or_else(|| read(Form::Mp3Field)).into_iter().collect(),
+        Some(Layout::Lmcache) => read(Form::Text).map(spellings).unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+fn spellings(mut id: KeyId) -> Vec<KeyId> {
+    let Some(flat) = model(&mut id).map(|model| model.to_string()) else { return vec![id] };
+    let spelled = |at: usize| {
+        let mut other = id.clone();
+        model(&mut other).into_iter().for_each(|model| *model = format!("{}/{}", &flat[..at], &flat[at + 1..]).into());
+        other
+    };
+    let slashed: Vec<KeyId> = flat.match_indices('_').map(|(at, _)| spelled(at)).collect();
+    std::iter::once(id).chain(slashed).collect()
+}
+
+/// What the facts in an object's metadata say, unread but for their own checksum; `None` where it has none.
+pub fn facts_of(object: &Object) -> Option<Result<Facts, Damage>> {
+    let text = text_of(|name| object.header(name))?;
+    Some(STANDARD.decode(&*text).ok().and_then(|bytes| Facts::decode(&bytes).ok()).ok_or(Damage::Facts))
+}
+
+/// The name, behind the prefix, that a layout gives a chunk's object. `Unsupported` where the layout spells keys and this one is not
+/// known, or has no name there.
+pub fn name_of(layout: Layout, digest: &Digest, id: Option<&KeyId>) -> Result<String, Error> {
+    let unsupported = |what: &'static str| Error::new(ErrorKind::Unsupported, what);
+    if layout == Layout::Kvtier {
+        return Ok(own_name(digest));
+    }
+    let id = id.ok_or_else(|| unsupported("only the key's digest is known, and this layout spells keys"))?;
+    let spelled = match (layout, id) {
+        (Layout::LmcacheMp, KeyId::Object(_)) => Form::MpNative.format(id),
+        (Layout::Lmcache, KeyId::Engine(_) | KeyId::Layer(_)) => {
+            Form::Text.format(id).map(|name| name.replace('/', "_"))
+        }
+        _ => return Err(unsupported("the layout has no names for keys of LMCache's other mode")),
+    };
+    spelled.map_err(|e| unsupported("the key has no name in S3").with_source(e))
+}
+
+/// What is stored with an object of these facts.
+pub fn put_of(facts: &Facts, provider: Provider) -> Put {
+    told::meta(facts, provider)
 }
 
 /// Checks an object's bytes against the facts in its metadata; `rest` is its name behind the prefix.
@@ -70,6 +125,25 @@ mod tests {
         assert_eq!(layout_of("m@1@0@12ab@bfloat16"), Some(Layout::Lmcache));
         for no in [".kvtier/lease/1", "readme.txt", "", "é/1"] {
             assert_eq!(layout_of(no), None, "{no}");
+        }
+    }
+
+    #[test]
+    fn names_tell_keys_and_keys_tell_names() {
+        let digest = Digest::of("chunk", b"1");
+        assert_eq!(name_of(Layout::Kvtier, &digest, None).unwrap(), format!("{}/{digest}", &digest.to_hex()[..2]));
+        assert!(ids_of(&own_name(&digest)).is_empty());
+        let [mp] = &ids_of("org/m@000000ff@0@0a0b")[..] else { panic!("one") };
+        assert_eq!(name_of(Layout::LmcacheMp, &digest, Some(mp)).unwrap(), "org/m@000000ff@0@0a0b");
+        let flat = "a_b_c@1@0@12ab@bfloat16";
+        let ids = ids_of(flat);
+        let models: Vec<_> = ids.iter().map(|id| Form::Text.format(id).unwrap()).collect();
+        let tail = "@1@0@12ab@bfloat16";
+        assert_eq!(models, ["a_b_c", "a/b_c", "a_b/c"].map(|model| format!("{model}{tail}")));
+        ids.iter().for_each(|id| assert_eq!(name_of(Layout::Lmcache, &digest, Some(id)).unwrap(), flat));
+        for (layout, id) in [(Layout::Lmcache, Some(mp)), (Layout::LmcacheMp, None), (Layout::LmcacheMp, Some(&ids[0]))]
+        {
+            assert_eq!(name_of(layout, &digest, id).unwrap_err().kind(), ErrorKind::Unsupported);
         }
     }
 

@@ -95,8 +95,7 @@ impl Names {
 
     /// The name of an object of our own layout: the hash comes first, so that keys spread over the store's ranges.
     pub fn of_digest(&self, digest: &Digest) -> String {
-        let hex = digest.to_hex();
-        format!("{}{}/{hex}", self.root, &hex[..2])
+        format!("{}{}", self.root, own_name(digest))
     }
 
     /// Which chunk has this name; `None` for any other object, and as long as it is unknown whose chunks these are.
@@ -195,7 +194,13 @@ impl Names {
     }
 }
 
-fn model(id: &mut KeyId) -> Option<&mut Arc<str>> {
+/// The name of an object of our own layout, behind the prefix.
+pub fn own_name(digest: &Digest) -> String {
+    let hex = digest.to_hex();
+    format!("{}/{hex}", &hex[..2])
+}
+
+pub fn model(id: &mut KeyId) -> Option<&mut Arc<str>> {
     match id {
         KeyId::Object(id) => Some(&mut id.model),
         KeyId::Engine(id) => Some(&mut id.model),

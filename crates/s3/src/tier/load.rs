@@ -9,6 +9,7 @@ use super::counters::add;
 use super::lanes::Lane;
 use super::shared::{Shared, Sight};
 use super::told::{Proof, Told, told};
+use super::turns::Look;
 use super::{Layout, Verify};
 use crate::Client;
 use crate::http::Landing;
@@ -50,24 +51,32 @@ fn empty(op: &mut Load) {
 }
 
 async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loaded, Error> {
-    let name = shared.name_of(&op.key)?;
-    let missed = match get(shared, op, &name, deadline).await? {
-        Loaded::Miss(MissReason::Absent) => Loaded::Miss(MissReason::Absent),
-        other => return Ok(other),
-    };
-    match shared.names.old(&op.key).filter(|old| *old != name) {
-        Some(old) => get(shared, op, &old, deadline).await,
-        None => Ok(missed),
+    let (name, digest) = (shared.name_of(&op.key)?, *op.key.digest());
+    let look = shared.turns.look(&digest);
+    if let Some(loaded) = get(shared, op, (&name, &look), deadline).await? {
+        return Ok(loaded);
     }
+    for other in shared.names_but(&op.key, &name) {
+        if let Some(loaded) = get(shared, op, (&other, &look), deadline).await? {
+            return Ok(loaded);
+        }
+    }
+    // Only now: it may have had another name.
+    shared.vanished(&digest, &look);
+    Ok(Loaded::Miss(MissReason::Absent))
 }
 
-/// What one object gives.
-async fn get(shared: &Shared, op: &mut Load, name: &str, deadline: Instant) -> Result<Loaded, Error> {
+/// What one object gives; `None` if there is none.
+async fn get(
+    shared: &Shared,
+    op: &mut Load,
+    (name, look): (&str, &Look<'_>),
+    deadline: Instant,
+) -> Result<Option<Loaded>, Error> {
     let room = op.into.iter().map(|lease| lease.len() as u64).sum::<u64>();
     if room == 0 {
-        return Ok(Loaded::Miss(MissReason::Length));
+        return Ok(Some(Loaded::Miss(MissReason::Length)));
     }
-    let look = shared.turns.look(op.key.digest());
     let client = shared.client.until(deadline);
     let (mut by_ranges, mut again) = (is_for_ranges(shared, op, room), true);
     let got = loop {
@@ -76,10 +85,7 @@ async fn get(shared: &Shared, op: &mut Load, name: &str, deadline: Instant) -> R
             false => whole(&client, op, name).await,
         };
         match answer {
-            Ok(None) => {
-                shared.vanished(op.key.digest(), &look);
-                return Ok(Loaded::Miss(MissReason::Absent));
-            }
+            Ok(None) => return Ok(None),
             // Of another length than was known, or the store knows no ranges: in one piece it tells.
             Err(e) if by_ranges && is_of_ranges(&e) => by_ranges = false,
             // Replaced while it was read, or spoiled on the way: what is there now is read from its start, once.
@@ -98,18 +104,21 @@ async fn get(shared: &Shared, op: &mut Load, name: &str, deadline: Instant) -> R
     let verdict = judge(shared, &op.key, &got, Some(room));
     let sight =
         Sight { key: &op.key, name, len: got.len, etag: got.etag.as_deref(), proven: verdict == Verdict::Proven };
-    match verdict {
+    Ok(Some(match verdict {
         Verdict::Proven | Verdict::Unverified => {
             add(&shared.counters.unverified, u64::from(verdict == Verdict::Unverified));
-            shared.found(sight, &look);
-            Ok(Loaded::Hit { len: got.len })
+            if sight.proven {
+                shared.geometry.learn(&op.key, got.len);
+            }
+            shared.found(sight, look);
+            Loaded::Hit { len: got.len }
         }
-        Verdict::Miss(reason) => Ok(Loaded::Miss(reason)),
+        Verdict::Miss(reason) => Loaded::Miss(reason),
         Verdict::Condemned(reason) => {
-            shared.condemn(sight, &look);
-            Ok(Loaded::Miss(reason))
+            shared.condemn(sight, look);
+            Loaded::Miss(reason)
         }
-    }
+    }))
 }
 
 /// What an answer showed of an object.
@@ -157,9 +166,13 @@ fn foreign(shared: &Shared, key: &Key, got: &Got, room: Option<u64>) -> Verdict 
     let fits_room = room.is_none_or(|room| room == got.len);
     match shared.geometry.full(key) {
         _ if got.len == 0 => Verdict::Condemned(MissReason::Length),
-        Some(full) if got.len > full || (got.len < full && !key.namespace().allow_partial()) => {
+        Some(full)
+            if shared.geometry.is_too_long(key, got.len) || (got.len < full && !key.namespace().allow_partial()) =>
+        {
             Verdict::Condemned(MissReason::Length)
         }
+        // Full chunks were longer than was learned; that is for who asks for just this length to say.
+        Some(full) if got.len > full && room != Some(got.len) => Verdict::Miss(MissReason::Length),
         Some(full) if got.len < full && !fits_room => Verdict::Miss(MissReason::Length),
         None if !fits_room => Verdict::Miss(MissReason::Length),
         _ if got.misfit => Verdict::Miss(MissReason::Length),

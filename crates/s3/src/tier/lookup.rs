@@ -12,6 +12,7 @@ use super::load::{Got, Verdict, judge};
 use super::room;
 use super::shared::{Shared, Sight};
 use super::told::told;
+use super::turns::Look;
 use crate::List;
 
 /// How many heads are asked for at a time.
@@ -82,34 +83,43 @@ pub async fn lookup(
 /// Asks for one chunk under all names that it may have.
 pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
     let name = shared.name_of(key)?;
-    let presence = head_as(shared, key, &name, deadline).await?;
-    match shared.names.old(key).filter(|old| presence == Presence::Miss && *old != name) {
-        Some(old) => head_as(shared, key, &old, deadline).await,
-        None => Ok(presence),
+    let look = shared.turns.look(key.digest());
+    if let Some(presence) = head_as(shared, key, (&name, &look), deadline).await? {
+        return Ok(presence);
     }
+    for other in shared.names_but(key, &name) {
+        if let Some(presence) = head_as(shared, key, (&other, &look), deadline).await? {
+            return Ok(presence);
+        }
+    }
+    // Only now: it may have had another name.
+    shared.vanished(key.digest(), &look);
+    Ok(Presence::Miss)
 }
 
-async fn head_as(shared: &Shared, key: &Key, name: &str, deadline: Instant) -> Result<Presence, Error> {
-    let look = shared.turns.look(key.digest());
+/// What the object of that name tells of the chunk; `None` if there is none.
+async fn head_as(
+    shared: &Shared,
+    key: &Key,
+    (name, look): (&str, &Look<'_>),
+    deadline: Instant,
+) -> Result<Option<Presence>, Error> {
     let _go = shared.lanes.turn(Lane::Lookup).await;
     add(&shared.counters.heads, 1);
     let object = shared.client.until(deadline).head(name).await;
-    let Some(object) = object.map_err(|e| shared.error("lookup", Some(key), e))? else {
-        shared.vanished(key.digest(), &look);
-        return Ok(Presence::Miss);
-    };
+    let Some(object) = object.map_err(|e| shared.error("lookup", Some(key), e))? else { return Ok(None) };
     let told = told(|name| object.header(name), Some(object.total()), key);
     let got = Got { told: Some(told), len: object.total(), sound: true, ..Got::default() };
     let sight = Sight { key, name, len: got.len, etag: object.etag(), proven: false };
     let hit = match judge(shared, key, &got, None) {
-        Verdict::Proven | Verdict::Unverified => shared.found(sight, &look),
+        Verdict::Proven | Verdict::Unverified => shared.found(sight, look),
         Verdict::Miss(_) => false,
         Verdict::Condemned(_) => {
-            shared.condemn(sight, &look);
+            shared.condemn(sight, look);
             false
         }
     };
-    Ok(presence_of(hit.then_some(got.len)))
+    Ok(Some(presence_of(hit.then_some(got.len))))
 }
 
 /// Whether listing all there is costs less than a head for each key that is not known.

@@ -32,7 +32,7 @@ use kvtier_index::{Index, IndexConfig};
 use kvtier_mem::{Arena, ArenaConfig};
 use tokio::runtime::{Builder, Runtime};
 
-pub use config::{Layout, TierConfig, Verify};
+pub use config::{Compat, Layout, TierConfig, Verify};
 #[cfg(fuzzing)]
 pub use truth::fuzz_manifest;
 pub use truth::{Evictor, TruthConfig};
@@ -74,7 +74,10 @@ impl S3Tier {
         let mut client = std::mem::replace(&mut config.client, spare);
         client.checksum = save::checksum_for_facts(client.checksum);
         let shared = Arc::new(Shared::new(&config, Client::new(client), (caps, index, gate, bounce?)));
-        runtime.spawn(room::evict_ahead(Arc::clone(&shared)));
+        match config.compat.filter(|_| config.capacity_bytes.is_some()) {
+            Some(compat) => runtime.spawn(room::evict_by_the_second(Arc::clone(&shared), compat)),
+            None => runtime.spawn(room::evict_ahead(Arc::clone(&shared))),
+        };
         runtime.spawn(save::probe_conditions(Arc::clone(&shared)));
         truth::start(&shared, &runtime);
         Ok(S3Tier { shared, clock, bounce_bytes: config.bounce_bytes as u64, runtime: Some(runtime) })
@@ -148,6 +151,9 @@ impl S3Tier {
 /// The index's limits: what is above the reject mark is above its capacity.
 fn limits(config: &TierConfig) -> IndexConfig {
     let Some(capacity) = config.capacity_bytes else { return IndexConfig::new(u64::MAX) };
+    if config.compat.is_some() {
+        return IndexConfig::new(capacity).with_high_mark(1.0);
+    }
     let mark = config.reject_mark;
     let bytes = if mark == 1.0 { capacity } else { ((capacity as f64 * mark) as u64).max(1) };
     IndexConfig::new(bytes)

@@ -9,6 +9,7 @@ use kvtier_core::{Error, ErrorKind, Event, ShedReason};
 use kvtier_index::{Entry, Refusal, Reservation, Reserve};
 use tokio::sync::Notify;
 
+use super::Compat;
 use super::counters::add;
 use super::lanes::Lane;
 use super::shared::Shared;
@@ -19,6 +20,10 @@ use crate::ops::all;
 const BATCH_MAX: usize = 1000;
 /// Batches under way at a time.
 const BATCHES_MAX: usize = 4;
+/// Requests of one batch under way at a time where each deletes one object.
+const SINGLY_MAX: usize = 32;
+/// LMCache looks so often.
+const TICK: Duration = Duration::from_secs(1);
 /// How long to leave a store alone that deletes nothing.
 const PAUSE: Duration = Duration::from_millis(200);
 /// A tier without a cap remembers no more keys than this; which go, the policy says.
@@ -96,7 +101,7 @@ pub async fn claim(shared: &Shared, len: u64, deadline: Instant) -> Result<Room<
         let freed = shared.freed.notified();
         tokio::pin!(freed);
         freed.as_mut().enable();
-        let evicts = shared.truth.may_evict(shared.now_ms());
+        let evicts = !shared.compat && shared.truth.may_evict(shared.now_ms());
         let (asked, writing) = {
             let mut books = shared.books();
             let index = &mut books.index;
@@ -147,6 +152,33 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
     }
 }
 
+/// As LMCache does: looks once a second, and then a share of all chunks goes at once.
+pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
+    let mut tick = tokio::time::interval(TICK);
+    while !shared.gate.is_closed() {
+        tick.tick().await;
+        let usage = shared.books().index.usage();
+        let due =
+            usage.used as f64 >= compat.watermark * usage.capacity as f64 && usage.entries > 0 && compat.ratio > 0.0;
+        if !due || !shared.truth.may_evict(shared.now_ms()) {
+            continue;
+        }
+        let mut wanted = ((usage.entries as f64 * compat.ratio) as usize).max(1);
+        while wanted > 0 {
+            let mut victims = Vec::new();
+            for _ in 0..wanted.min(BATCH_MAX) {
+                victims.extend(shared.books().index.squeeze(shared.now_ms(), 1));
+            }
+            if victims.is_empty() {
+                break;
+            }
+            wanted -= victims.len();
+            let (gone, _) = delete_victims(&shared, victims).await;
+            add(&shared.counters.evicted, gone as u64);
+        }
+    }
+}
+
 fn gather(shared: &Shared) -> Vec<Entry> {
     let mut victims = shared.outbox.take();
     while victims.len() < BATCH_MAX * BATCHES_MAX {
@@ -168,7 +200,7 @@ fn forget_beyond(shared: &Shared, keys_max: usize) {
         if victims.is_empty() {
             return;
         }
-        victims.iter().for_each(|victim| books.forget(&victim.chunk.digest));
+        victims.iter().for_each(|victim| books.let_go(&victim.chunk.digest));
     }
 }
 
@@ -214,10 +246,14 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
     };
     let names: Vec<_> = batch.iter().map(name_of).collect();
     let twins: Vec<_> = names.iter().map(|name| shared.names.twin(name)).collect();
-    let _go = shared.lanes.turn(Lane::Delete).await;
-    let (refused, trouble) = ask(shared, &names, &twins).await;
-    if let (None, Some(some)) = (&trouble, refused.iter().next()) {
-        let what = format!("the store does not delete {} objects, {some} among them", refused.len());
+    let (refused, trouble) = match shared.client.deletes_many() {
+        true => ask(shared, &names, &twins).await,
+        false => ask_singly(shared, &names, &twins).await,
+    };
+    let stays = batch.iter().zip(&names).find(|(_, name)| refused.contains(*name));
+    if let (None, Some(((victim, _), _))) = (&trouble, stays) {
+        // Not the name, which may hold a salt.
+        let what = format!("the store does not delete {} objects, {} among them", refused.len(), victim.chunk.digest);
         shared.fault(what);
     }
     add(&shared.counters.delete_failures, refused.len() as u64);
@@ -247,6 +283,7 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
 
 /// Asks the store to delete objects, and what chunks have under another name. Answers the names of those that stay, or may.
 async fn ask(shared: &Shared, names: &[String], twins: &[Option<String>]) -> (HashSet<String>, Option<Error>) {
+    let _go = shared.lanes.turn(Lane::Delete).await;
     let mut refused = HashSet::new();
     let others: Vec<&String> = twins.iter().flatten().collect();
     for part in [names.iter().collect(), others].iter().filter(|part| !part.is_empty()) {
@@ -260,6 +297,27 @@ async fn ask(shared: &Shared, names: &[String], twins: &[Option<String>]) -> (Ha
         refused.contains(*name) || twin.as_ref().is_some_and(|twin| refused.contains(twin))
     };
     (names.iter().zip(twins).filter(stays).map(|(name, _)| name.clone()).collect(), None)
+}
+
+/// As [`ask`] where the store deletes one object with a request: each of them waits for its turn.
+async fn ask_singly(shared: &Shared, names: &[String], twins: &[Option<String>]) -> (HashSet<String>, Option<Error>) {
+    let outcome = Mutex::new((HashSet::new(), None));
+    let one = |(name, twin): (&String, &Option<String>)| {
+        let (outcome, name, twin) = (&outcome, name.clone(), twin.clone());
+        async move {
+            for part in [Some(&name), twin.as_ref()].into_iter().flatten() {
+                let _go = shared.lanes.turn(Lane::Delete).await;
+                add(&shared.counters.delete_requests, 1);
+                let Err(e) = shared.client.delete(part).await else { continue };
+                let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+                outcome.1 = outcome.1.take().or_else(|| Some(shared.error("remove", None, e)));
+                outcome.0.insert(name.clone());
+            }
+            Ok::<_, std::convert::Infallible>(())
+        }
+    };
+    let Ok(()) = all(names.iter().zip(twins).map(one), SINGLY_MAX).await;
+    outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a remove that deleted less than it should answers.

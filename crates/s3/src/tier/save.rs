@@ -10,10 +10,11 @@ use tokio::sync::Semaphore;
 use super::TierConfig;
 use super::counters::add;
 use super::lanes::Lane;
+use super::load::{Got, Verdict, judge};
 use super::lookup::head;
 use super::room::{Room, claim};
 use super::shared::{Shared, enter};
-use super::told::meta;
+use super::told::{meta, told};
 use crate::{Checksum, Client, Conditional, Provider, Put, Stored};
 
 /// How long a save whose outcome is unknown is looked for.
@@ -162,6 +163,12 @@ async fn store(
             true => client.put_multipart(name, body, &how, (manner.part_bytes, manner.parts_max)).await,
             false => client.put(name, body, &how).await,
         };
+        // What is kept is looked at: unless it is the chunk, it is written over.
+        let kept = how.if_absent && matches!(stored, Ok(Stored::Present));
+        if kept && !is_the_chunk(shared, &client, (key, name), body.len() as u64).await? {
+            how.if_absent = false;
+            continue;
+        }
         match stored {
             // It knows no conditions: never ask again.
             Err(e) if how.if_absent && e.kind() == crate::ErrorKind::Unsupported => {
@@ -171,6 +178,15 @@ async fn store(
             stored => return stored,
         }
     }
+}
+
+/// Whether the object that the store would not write over is the chunk, as far as its head tells.
+async fn is_the_chunk(shared: &Shared, client: &Client, (key, name): (&Key, &str), len: u64) -> crate::Result<bool> {
+    add(&shared.counters.heads, 1);
+    let Some(object) = client.head(name).await? else { return Ok(false) };
+    let told = told(|name| object.header(name), Some(object.total()), key);
+    let got = Got { told: Some(told), len: object.total(), sound: true, ..Got::default() };
+    Ok(got.len == len && matches!(judge(shared, key, &got, Some(len)), Verdict::Proven | Verdict::Unverified))
 }
 
 /// A write whose answer did not come.

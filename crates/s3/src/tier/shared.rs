@@ -30,6 +30,8 @@ pub struct Shared {
     pub verify: Verify,
     pub manner: Manner,
     pub capacity_bytes: Option<u64>,
+    /// Saves wait for room that comes by the second, and make none.
+    pub compat: bool,
     pub geometry: Geometry,
     pub gate: Gate,
     pub bounce: Arena,
@@ -71,6 +73,7 @@ impl Shared {
             manner: Manner::of(config, &client),
             client,
             capacity_bytes: config.capacity_bytes,
+            compat: config.compat.is_some(),
             geometry: Geometry::default(),
             gate,
             bounce,
@@ -106,6 +109,12 @@ impl Shared {
         Ok(known.map_or(regular, |name| name.to_string()))
     }
 
+    /// The other names that the key's object may have.
+    pub fn names_but(&self, key: &Key, name: &str) -> Vec<String> {
+        let regular = if self.names.is_own() { None } else { self.names.of(key).ok() };
+        regular.into_iter().chain(self.names.old(key)).filter(|other| other != name).collect()
+    }
+
     /// Notes that a request used these chunks, in the order of its chain.
     pub fn touch(&self, chain: &[Digest]) {
         self.books().index.touch_batch(chain);
@@ -128,7 +137,7 @@ impl Shared {
         if new {
             // What lies there is counted, whatever the cap says.
             let chunk = books.chunk(sight.key, sight.len);
-            let _ = books.index.insert(chunk);
+            let _ = books.hear_of(chunk);
             add(&self.counters.discovered, 1);
         }
         self.note(&mut books, sight.key, sight.name);
@@ -148,7 +157,7 @@ impl Shared {
         }
         books.note_name(key.digest(), name);
         if let Some(misread) = self.names.misread(key) {
-            books.index.forget(&misread);
+            books.forget(&misread);
         }
     }
 
@@ -185,7 +194,7 @@ impl Shared {
                 books.index.resize(digest, sight.len, sight.len);
             } else {
                 let chunk = books.chunk(sight.key, sight.len);
-                let _ = books.index.insert(chunk);
+                let _ = books.hear_of(chunk);
             }
             if !self.names.is_own() {
                 books.note_name(digest, sight.name);

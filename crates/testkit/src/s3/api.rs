@@ -17,6 +17,8 @@ pub struct Ways {
     pub overwrites: bool,
     /// Whether it has no DeleteObjects.
     pub deletes_singly: bool,
+    /// Whether it percent-encodes the names of what it refuses to delete.
+    pub spells_refusals: bool,
     /// Whether it says that it keeps versions.
     pub versioned: bool,
     /// Whether it says that objects may be locked.
@@ -88,6 +90,7 @@ pub fn object(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, wa
     match (request.method.as_str(), id) {
         ("GET" | "HEAD", None) => get(store, request, key),
         ("PUT", None) => put(store, request, key, body, &ways),
+        ("DELETE", None) if key.contains("locked") => Response::error(403, "AccessDenied"),
         ("DELETE", None) => {
             store.objects.remove(key);
             Response::new(204, "")
@@ -172,6 +175,7 @@ fn delete_many(store: &mut Store, request: &Request, body: &[u8], ways: &Ways) -
         String::from("<?xml version=\"1.0\"?><DeleteResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
     for key in xml::texts(body, "Key") {
         if key.contains("locked") {
+            let key = if ways.spells_refusals { key.replace('/', "%2F") } else { key };
             answer.push_str(&format!("<Error><Key>{}</Key><Code>AccessDenied</Code></Error>", xml::escape(&key)));
         } else {
             store.objects.remove(&key);

@@ -34,6 +34,8 @@ pub struct Setup {
     pub overwrites: bool,
     /// Whether it has no DeleteObjects.
     pub deletes_singly: bool,
+    /// Whether it percent-encodes the names of what it refuses to delete (it refuses names that contain `locked`).
+    pub spells_refusals: bool,
     /// Whether it says that it keeps versions.
     pub versioned: bool,
     /// Whether it says that objects may be locked.
@@ -55,6 +57,7 @@ impl Default for Setup {
             refuse_unsigned: false,
             overwrites: false,
             deletes_singly: false,
+            spells_refusals: false,
             versioned: false,
             object_lock: false,
             lifecycle: None,
@@ -415,9 +418,18 @@ impl Shared {
 
     fn handle(&self, request: &Request, body: Vec<u8>) -> Response {
         let Setup { bucket, overwrites, deletes_singly, versioned, .. } = self.setup.clone();
-        let Setup { object_lock, lifecycle, hides_settings, .. } = self.setup.clone();
+        let Setup { object_lock, lifecycle, hides_settings, spells_refusals, .. } = self.setup.clone();
         let express = self.is_express();
-        let ways = Ways { express, overwrites, deletes_singly, versioned, object_lock, lifecycle, hides_settings };
+        let ways = Ways {
+            express,
+            overwrites,
+            deletes_singly,
+            spells_refusals,
+            versioned,
+            object_lock,
+            lifecycle,
+            hides_settings,
+        };
         let host = request.header("host").unwrap_or_default();
         if express && host.starts_with("s3express-control.") != (self.is_of_control(request) && !is_local(host)) {
             return Response::error(405, "MethodNotAllowed");
@@ -501,7 +513,9 @@ impl Shared {
     }
 
     pub(super) fn dated(&self, response: Response) -> Response {
-        response.with("date", calendar::http(self.now())).with("x-amz-request-id", "REQ1")
+        let response = response.with("date", calendar::http(self.now()));
+        // A proxy's page has no id of the store's.
+        if response.body.starts_with(b"<html>") { response } else { response.with("x-amz-request-id", "REQ1") }
     }
 
     pub(super) fn note(&self, request: &Request, status: u16) {

@@ -60,6 +60,10 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
 
     use crate::config::{Capacity, FileSpec};
     let fields = &adapter.fields;
+    if adapter.eviction.as_ref().is_some_and(|eviction| eviction.is_on("compat")) {
+        let next = "leave it out: the watermark is the cap, and what has to go goes just in time";
+        return Err(unsupported(adapter, format!("eviction.compat is only for type \"s3\"; {next}")));
+    }
     let (path, capacity) = match adapter.kind {
         "raw_block" => (directory(adapter)?, fields.int("capacity_bytes").cast_unsigned()),
         _ => (fields.text("base_path").unwrap_or_default(), crate::bytes::of_gib(fields.number("max_capacity_gb"))),

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind};
-use kvtier_s3::tier::{Evictor, Layout, Verify};
+use kvtier_s3::tier::{Compat, Evictor, Layout, Verify};
 use kvtier_s3::{Checksum, Credentials, Provider, Style};
 
 use crate::config::adapter::{Adapter, Fields, Rules};
@@ -46,6 +46,8 @@ pub struct S3Spec {
     pub high_mark: f64,
     /// The largest share of the cap that one batch of victims is.
     pub batch_max: f64,
+    /// Eviction as LMCache does it, in place of the two above.
+    pub compat: Option<Compat>,
     /// What stands before every name.
     pub prefix: String,
     /// What the objects are called.
@@ -77,6 +79,7 @@ impl S3Spec {
             capacity_bytes: None,
             high_mark: HIGH_MARK,
             batch_max: BATCH_MAX,
+            compat: None,
             prefix: String::new(),
             layout: Layout::Kvtier,
             verify: Verify::Lenient,
@@ -112,6 +115,9 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
         // A mark of nothing would keep nothing; LMCache's batches are bounds here, and larger ones than ours only cost hits.
         spec.high_mark = if marks.0 > 0.0 { marks.0.min(1.0) } else { HIGH_MARK };
         spec.batch_max = if marks.1 > 0.0 { marks.1.min(BATCH_MAX) } else { BATCH_MAX };
+        let share = |n: f64| n.clamp(0.0, 1.0);
+        let compat = Compat { watermark: share(marks.0), ratio: share(marks.1) };
+        spec.compat = eviction.is_on("compat").then_some(compat);
         spec.capacity_bytes = spec.capacity_bytes.filter(|_| eviction.text("eviction_policy") != Some("noop"));
     }
     spec.prefix = text("prefix").or_else(|| text("s3_file_prefix")).unwrap_or_default();

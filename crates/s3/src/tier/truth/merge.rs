@@ -102,24 +102,30 @@ fn apply(shared: &Shared, books: &mut Books, (records, at_ms): (&[Record], u64))
             Record::Touch(digest) => books.index.touch_batch(&[*digest]),
             Record::Insert(chunk) => match books.index.get(&chunk.digest) {
                 Some(entry) if entry.chunk.len == chunk.len => drop(books.index.insert(*chunk)),
-                Some(_) => books.index.touch_batch(&[chunk.digest]),
+                // Of another length than it had when it was seen here.
+                Some(_) => {
+                    books.index.touch_batch(&[chunk.digest]);
+                    books.doubt(&chunk.digest);
+                }
                 // A name that the digest does not tell comes with the next listing; what we removed since stays so.
                 None if !shared.names.is_own() || books.index.is_known(&chunk.digest) => {}
                 None if books.was_absent_within(&chunk.digest, since) => {}
                 None => {
-                    let _ = books.index.insert(*chunk);
+                    let _ = books.hear_of(*chunk);
                     books.watch.note(chunk.digest);
                     add(&shared.counters.discovered, 1);
                     events.push(Event::Stored { key: chunk.digest, len: chunk.len });
                 }
             },
             Record::Remove(digest) => {
-                if books.index.get(digest).is_some_and(|entry| books.seen.ms(entry.slot) <= at_ms)
-                    && let Some(entry) = books.index.forget(digest)
+                let suspect = books.index.is_suspect(digest);
+                if books.index.slot(digest).is_some_and(|slot| books.seen.ms(slot) <= at_ms)
+                    && let Some(entry) = books.forget(digest)
                 {
                     books.watch.note(*digest);
-                    add(&shared.counters.vanished, 1);
-                    events.push(Event::Gone { key: *digest, len: entry.chunk.len });
+                    // A suspect was gone for everybody already.
+                    add(&shared.counters.vanished, u64::from(!suspect));
+                    events.extend((!suspect).then_some(Event::Gone { key: *digest, len: entry.chunk.len }));
                 }
             }
             _ => {}

@@ -46,8 +46,11 @@ impl Round {
                 }
                 (entry.slot, false)
             }
-            // On its way out, or not to be trusted: what is known is newer than the page.
-            None if index.is_known(digest) => return None,
+            // Not to be trusted, or on its way out: what is known is newer than the page.
+            None if index.is_known(digest) => {
+                index.slot(digest).into_iter().for_each(|slot| self.mark(slot));
+                return None;
+            }
             None => {
                 let Inserted::New(slot) = index.insert(Chunk::new(*digest, *len, *len)) else { return None };
                 self.new.push((u32::try_from(*modified).unwrap_or(0), slot));
@@ -72,8 +75,9 @@ impl Round {
             return (Vec::new(), None);
         }
         let page = index.keys_page(from, SOME);
+        // Suspects too: what was set aside by others is not paid for any more.
         let unlisted = |index: &Index, digest: &Digest| {
-            index.get(digest).is_some_and(|entry| !self.is_marked(entry.slot) && !is_young(entry.slot))
+            index.slot(digest).is_some_and(|slot| !self.is_marked(slot) && !is_young(slot))
         };
         let mut gone = Vec::new();
         for Chunk { digest, .. } in &page.chunks {

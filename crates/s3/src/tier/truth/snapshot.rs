@@ -128,7 +128,7 @@ fn enter_part(shared: &Shared, bytes: &[u8]) -> bool {
             // What is known already was learned since, and what has no name yet comes with the listing: the order alone is taken over.
             if books.index.is_known(&chunk.digest) || books.watch.has(&chunk.digest) || !shared.names.is_own() {
                 books.index.touch_batch(&[chunk.digest]);
-            } else if matches!(books.index.insert(**chunk), kvtier_index::Inserted::New(_)) {
+            } else if matches!(books.hear_of(**chunk), kvtier_index::Inserted::New(_)) {
                 restored += 1;
             }
         }

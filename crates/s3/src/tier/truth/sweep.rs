@@ -171,10 +171,12 @@ impl Sweep {
             let books = &mut *guard;
             let is_young = |slot: u32| books.seen.ms(slot) + LAG_MS > self.began_ms;
             let (gone, next) = self.round().drop_unlisted(&mut books.index, &books.watch, (at, is_young));
+            // Suspects were gone for everybody already.
+            let heard = gone.iter().filter(|entry| !books.index.is_suspect(&entry.chunk.digest));
+            let events: Vec<Event> =
+                heard.map(|entry| Event::Gone { key: entry.chunk.digest, len: entry.chunk.len }).collect();
             gone.iter().for_each(|entry| books.note_absent(entry.chunk.digest));
             drop(guard);
-            let events: Vec<Event> =
-                gone.iter().map(|entry| Event::Gone { key: entry.chunk.digest, len: entry.chunk.len }).collect();
             add(&shared.counters.vanished, events.len() as u64);
             shared.tell(&events);
             from = next;

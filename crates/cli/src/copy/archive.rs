@@ -1,0 +1,167 @@
+//! One file with chunks in it: what `kvtier export` writes and `kvtier import` reads. docs/FORMAT.md has the bytes.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use kvtier::core::{Key, Namespace};
+use kvtier::key::{BlockSums, Facts, KeyId};
+
+use super::Sink;
+use super::source::{At, Read, Wanted, Whose};
+use super::target::Outcome;
+use crate::BadInput;
+
+const MAGIC: [u8; 8] = *b"KVTARC01";
+/// The head of a record is never longer.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Length and checksum before each head.
+const LEAD_BYTES: u64 = 8;
+
+/// The head of a record: the facts, and the key where it is known.
+fn head(facts: &Facts, key: Option<&Key>) -> Vec<u8> {
+    let (facts, key) = (facts.encode(), key.map(Key::canonical).unwrap_or_default());
+    [&(facts.len() as u32).to_le_bytes()[..], &facts, &(key.len() as u32).to_le_bytes(), &key].concat()
+}
+
+fn lead(head: &[u8]) -> [u8; LEAD_BYTES as usize] {
+    let mut lead = [0; LEAD_BYTES as usize];
+    lead[..4].copy_from_slice(&(head.len() as u32).to_le_bytes());
+    lead[4..].copy_from_slice(&BlockSums::of(head).whole().to_le_bytes());
+    lead
+}
+
+/// The facts and the key's canonical form in a head.
+fn parse(head: &[u8]) -> Option<(Facts, &[u8])> {
+    let field = |bytes: &'_ [u8]| -> Option<usize> { Some(u32::from_le_bytes(*bytes.first_chunk()?) as usize) };
+    let facts = head.get(4..)?.get(..field(head)?)?;
+    let rest = &head[4 + facts.len()..];
+    let key = rest.get(4..)?;
+    (key.len() == field(rest)?).then_some((Facts::decode(facts).ok()?, key))
+}
+
+/// Writes an archive beside its place, and puts it there when it is whole.
+pub struct Writer {
+    path: PathBuf,
+    file: Mutex<(tempfile::NamedTempFile, u64)>,
+}
+
+impl Writer {
+    pub fn create(path: &Path) -> Result<Self> {
+        if path.exists() {
+            return Err(BadInput(format!("{} is there already; name a new file", path.display())).into());
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let file = tempfile::Builder::new().prefix(".kvtier-export-").tempfile_in(folder);
+        let mut file = file.map_err(|e| BadInput(format!("cannot write to {}: {e}", folder.display())))?;
+        file.write_all(&MAGIC).context("cannot write the archive")?;
+        Ok(Writer { path: path.to_owned(), file: Mutex::new((file, 0)) })
+    }
+}
+
+impl Sink for Writer {
+    fn put(&self, one: &Wanted, payload: Vec<u8>) -> Result<Outcome> {
+        let facts = Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::of(&payload));
+        let head = head(&facts, one.whose.key.as_ref().ok());
+        let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, count) = &mut *guard;
+        for part in [&lead(&head)[..], &head, &payload] {
+            file.write_all(part).context("cannot write the archive")?;
+        }
+        *count += 1;
+        Ok(Outcome::Stored)
+    }
+
+    fn finish(&self) -> Result<()> {
+        let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, count) = &mut *guard;
+        let end = count.to_le_bytes();
+        // A head of no length: the end, and how many there were.
+        file.write_all(&[&lead(&[])[..], &end, &BlockSums::of(&end).whole().to_le_bytes()].concat())
+            .and_then(|()| file.as_file().sync_all())
+            .context("cannot write the archive")?;
+        std::fs::hard_link(file.path(), &self.path).with_context(|| format!("cannot make {}", self.path.display()))
+    }
+}
+
+/// Reads an archive.
+pub struct Reader {
+    path: PathBuf,
+    file: File,
+}
+
+impl Reader {
+    pub fn open(path: &Path) -> Result<Self> {
+        let bad = |what: String| BadInput(format!("{}: {what}", path.display()));
+        let file = File::open(path).map_err(|e| bad(format!("cannot be read: {e}")))?;
+        let mut magic = [0; MAGIC.len()];
+        if file.read_exact_at(&mut magic, 0).is_err() || magic != MAGIC {
+            return Err(bad("is no file that `kvtier export` of this build wrote".into()).into());
+        }
+        Ok(Reader { path: path.to_owned(), file })
+    }
+
+    /// All chunks, by their heads. An archive that is cut or changed is bad input: export writes none.
+    pub fn wanted(&self) -> Result<Vec<Wanted>> {
+        let (mut found, mut at) = (Vec::new(), MAGIC.len() as u64);
+        while let Some((head, next)) = self.head(at, found.len())? {
+            let (facts, key) = parse(&head).ok_or_else(|| self.damaged(found.len()))?;
+            let whose = Whose { digest: facts.key, namespace: facts.namespace, key: key_of(&facts, key) };
+            let (label, len) = (facts.key.to_hex(), facts.raw_len);
+            found.push(Wanted { label, at: At::Record(at), whose, len, proven: true });
+            at = next.checked_add(len).ok_or_else(|| self.damaged(found.len()))?;
+        }
+        Ok(found)
+    }
+
+    /// The head at this place, and where its payload begins; `None` at the end.
+    fn head(&self, at: u64, count: usize) -> Result<Option<(Vec<u8>, u64)>> {
+        let damaged = |_| self.damaged(count);
+        let mut lead_there = [0; LEAD_BYTES as usize];
+        self.file.read_exact_at(&mut lead_there, at).map_err(damaged)?;
+        let len = u32::from_le_bytes([lead_there[0], lead_there[1], lead_there[2], lead_there[3]]) as usize;
+        if len > HEAD_BYTES_MAX {
+            return Err(self.damaged(count).into());
+        }
+        let mut head = vec![0; if len == 0 { 12 } else { len }];
+        self.file.read_exact_at(&mut head, at + LEAD_BYTES).map_err(damaged)?;
+        if len == 0 {
+            let end = (count as u64).to_le_bytes();
+            let whole =
+                lead_there == lead(&[]) && head[..8] == end && head[8..] == BlockSums::of(&end).whole().to_le_bytes();
+            return if whole { Ok(None) } else { Err(self.damaged(count).into()) };
+        }
+        if lead_there != lead(&head) {
+            return Err(self.damaged(count).into());
+        }
+        Ok(Some((head, at + LEAD_BYTES + len as u64)))
+    }
+
+    /// Reads a payload and checks it.
+    pub fn read(&self, at: u64, one: &Wanted) -> Result<Read> {
+        let Some((head, start)) = self.head(at, 0)? else { return Ok(Read::Gone) };
+        let mut payload = vec![0; usize::try_from(one.len)?];
+        self.file.read_exact_at(&mut payload, start).with_context(|| format!("cannot read {}", self.path.display()))?;
+        match parse(&head) {
+            Some((facts, _)) if facts.sums == BlockSums::of(&payload) => Ok(Read::Payload(payload, true)),
+            _ => Ok(Read::Damaged),
+        }
+    }
+
+    fn damaged(&self, count: usize) -> BadInput {
+        BadInput(format!("{} is cut or damaged behind {count} chunks; export it again", self.path.display()))
+    }
+}
+
+/// The key of a record, if it is told and is that of the facts.
+fn key_of(facts: &Facts, canonical: &[u8]) -> Result<Key, String> {
+    if canonical.is_empty() {
+        return Err("the archive has only the digest of its key".into());
+    }
+    let id = KeyId::from_canonical(canonical).map_err(|e| e.to_string())?;
+    let key = Key::new(Arc::new(Namespace::known_by(facts.namespace)), id);
+    if *key.digest() == facts.key { Ok(key) } else { Err("its key and its facts contradict each other".into()) }
+}

@@ -1,0 +1,222 @@
+//! Chunks out of a bucket and into one, by the client alone: no tier is opened, and tiers that are open find what comes by listing.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use kvtier::core::{Key, Namespace};
+use kvtier::key::{BlockSums, Facts, KeyId};
+use kvtier::mem::{Lease, View};
+use kvtier::s3::tier::{Layout, inspect};
+use kvtier::s3::{Client, Get, Object};
+
+use super::report::Tally;
+use super::source::{At, Read, Trust, Wanted, Whose};
+use super::target::Outcome;
+use super::{CopyArgs, Sink};
+use crate::BadInput;
+use crate::bucket::{Bucket, Chunk};
+use crate::store::failed;
+
+/// How many heads are asked for at a time.
+const HEADS: usize = 16;
+/// What is longer goes in parts.
+const PARTS_ABOVE_BYTES: usize = 64 << 20;
+/// The size of a part, and how many go at a time.
+const PARTS: (usize, usize) = (16 << 20, 4);
+/// S3 takes no longer names.
+const NAME_BYTES_MAX: usize = 1024;
+
+/// The chunks whose key their name or their facts tell.
+pub fn objects(bucket: &Bucket, trust: &Trust, tally: &mut Tally) -> Result<Vec<Wanted>> {
+    let mut found = Vec::new();
+    for some in bucket.chunks()?.chunks(HEADS) {
+        crate::interrupt::check()?;
+        for (chunk, head) in some.iter().zip(heads(bucket, some)?) {
+            let Some(head) = head else {
+                tally.gone += 1;
+                continue;
+            };
+            let rest = chunk.name.strip_prefix(bucket.root()).unwrap_or(&chunk.name);
+            let told = match inspect::facts_of(&head) {
+                Some(Ok(facts)) => whose(rest, &facts).map(|whose| (whose, chunk.bytes, true)),
+                Some(Err(_)) => None,
+                // In our own layout that is damage.
+                None if inspect::ids_of(rest).is_empty() => None,
+                None => match trust.payload(chunk.bytes) {
+                    Some(len) => Some((unproven(rest, trust), len, false)),
+                    None => {
+                        tally.leave_behind();
+                        continue;
+                    }
+                },
+            };
+            match told {
+                Some((whose, len, proven)) => {
+                    let at = At::Object(chunk.name.clone());
+                    found.push(Wanted { label: chunk.label.clone(), at, whose, len, proven });
+                }
+                None => tally.damaged += 1,
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn heads(bucket: &Bucket, some: &[Chunk]) -> Result<Vec<Option<Object>>> {
+    let (client, runtime) = bucket.client();
+    let asked = some.iter().map(|chunk| {
+        let (client, name) = (client.clone(), chunk.name.clone());
+        runtime.spawn(async move { client.head(&name).await })
+    });
+    let asked: Vec<_> = asked.collect();
+    let answers =
+        asked.into_iter().map(|head| runtime.block_on(head).context("a request was dropped")?.map_err(failed));
+    answers.collect()
+}
+
+/// Whose an object is that has facts; `None` if these are another's.
+fn whose(rest: &str, facts: &Facts) -> Option<Whose> {
+    let (digest, namespace) = (facts.key, facts.namespace);
+    let ids = inspect::ids_of(rest);
+    if ids.is_empty() {
+        let key = Err("a bucket of layout kvtier keeps digests of keys, and no keys".to_owned());
+        return rest.ends_with(&digest.to_hex()).then_some(Whose { digest, namespace, key });
+    }
+    let ns = Arc::new(Namespace::known_by(namespace));
+    let key = ids.into_iter().map(|id| Key::new(Arc::clone(&ns), id)).find(|key| *key.digest() == digest);
+    match (key, inspect::layout_of(rest)) {
+        (Some(key), _) => Some(key.into()),
+        // Its model may have had more slashes than one.
+        (None, Some(Layout::Lmcache)) => {
+            let key = Err("how its model is spelled is not known: its name has `_` for `/`".to_owned());
+            Some(Whose { digest, namespace, key })
+        }
+        (None, _) => None,
+    }
+}
+
+/// Whose an object is by its name alone; models are spelled as we were told.
+fn unproven(rest: &str, trust: &Trust) -> Whose {
+    let ids = inspect::ids_of(rest);
+    let spelled = ids.iter().find(|id| model(id).is_some_and(|model| trust.models.iter().any(|told| told == model)));
+    let id = spelled.or_else(|| ids.first()).cloned().expect("only names that tell a key are asked for");
+    Key::new(Arc::clone(&trust.namespace), id).into()
+}
+
+fn model(id: &KeyId) -> Option<&str> {
+    match id {
+        KeyId::Object(id) => Some(&id.model),
+        KeyId::Engine(id) => Some(&id.model),
+        KeyId::Layer(id) => Some(&id.key.model),
+        _ => None,
+    }
+}
+
+/// Reads an object whole and checks it.
+pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<Read> {
+    let (client, runtime) = bucket.client();
+    // Where a chunk without facts is cut, its object is longer by zeros.
+    let room = usize::try_from(len.next_multiple_of(4096))?;
+    let mut lease = Lease::from_owner(vec![0u8; room]);
+    let got = match runtime.block_on(client.get(name, &mut lease, &Get::at_most())) {
+        Ok(Some(object)) => object,
+        Ok(None) => return Ok(Read::Gone),
+        Err(e) if e.kind() == kvtier::s3::ErrorKind::Corrupt && !e.is_retryable() => return Ok(Read::Damaged),
+        Err(e) => return Err(failed(e)).with_context(|| format!("cannot read {name}")),
+    };
+    let mut bytes = lease.as_host().context("memory of the host")?.to_vec();
+    bytes.truncate(usize::try_from(got.len())?);
+    let rest = name.strip_prefix(bucket.root()).unwrap_or(name);
+    match inspect::check(rest, &got, &bytes) {
+        Ok(()) => Ok(Read::Payload(bytes, true)),
+        Err(inspect::Damage::Unverified) if !inspect::ids_of(rest).is_empty() => Ok(Read::Payload(bytes, false)),
+        Err(_) => Ok(Read::Damaged),
+    }
+}
+
+/// A bucket that chunks go to.
+pub struct Objects {
+    bucket: Bucket,
+    layout: Layout,
+}
+
+impl Objects {
+    pub fn of(bucket: Bucket, args: &CopyArgs) -> Result<Self> {
+        if args.bytes.is_some() {
+            let what = "--bytes is for directories; a bucket is capped by the configuration of the tier over it";
+            return Err(BadInput(what.into()).into());
+        }
+        let layout = bucket.layout().unwrap_or_default();
+        Ok(Objects { bucket, layout })
+    }
+
+    pub fn layout(&self) -> &'static str {
+        self.layout.name()
+    }
+
+    fn name_of(&self, whose: &Whose) -> Result<String, String> {
+        let id = whose.key.as_ref().ok().map(Key::id);
+        let rest = inspect::name_of(self.layout, &whose.digest, id).map_err(|e| match (&whose.key, self.layout) {
+            (Err(why), _) => why.clone(),
+            _ => format!("{:#}", anyhow!(e)),
+        })?;
+        let name = format!("{}{rest}", self.bucket.root());
+        if name.len() > NAME_BYTES_MAX {
+            return Err(format!("its name has {} bytes, S3 takes {NAME_BYTES_MAX}", name.len()));
+        }
+        Ok(name)
+    }
+
+    /// Whether names there spell keys; why there is none for this chunk.
+    pub fn names(&self, one: &Wanted) -> Result<bool, String> {
+        self.name_of(&one.whose).map(|_| self.layout != Layout::Kvtier)
+    }
+
+    /// Leaves out what is there.
+    pub fn without_present(
+        &self,
+        wanted: Vec<Wanted>,
+        tally: &mut Tally,
+    ) -> Result<(Vec<Wanted>, Option<Box<dyn Sink + '_>>)> {
+        let there: HashSet<(String, u64)> =
+            self.bucket.chunks()?.into_iter().map(|chunk| (chunk.name, chunk.bytes)).collect();
+        let mut missing = Vec::new();
+        for one in wanted {
+            let present = self.name_of(&one.whose).is_ok_and(|name| there.contains(&(name, one.len)));
+            if present { tally.present += 1 } else { missing.push(one) }
+        }
+        Ok((missing, Some(Box::new(Open(self)))))
+    }
+}
+
+struct Open<'a>(&'a Objects);
+
+impl Open<'_> {
+    async fn store(client: &Client, name: &str, view: View, facts: &Facts) -> kvtier::s3::Result<()> {
+        let mut how = inspect::put_of(facts, client.endpoint().provider());
+        how.crc32c = Some(facts.sums.whole());
+        match view.len() > PARTS_ABOVE_BYTES {
+            true => client.put_multipart(name, &view, &how, PARTS).await.map(drop),
+            false => client.put(name, &view, &how).await.map(drop),
+        }
+    }
+}
+
+impl Sink for Open<'_> {
+    fn put(&self, one: &Wanted, payload: Vec<u8>) -> Result<Outcome> {
+        let name = match self.0.name_of(&one.whose) {
+            Ok(name) => name,
+            Err(why) => return Ok(Outcome::Unsupported(why)),
+        };
+        let facts = Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::of(&payload));
+        let (client, runtime) = self.0.bucket.client();
+        let stored = runtime.block_on(Open::store(client, &name, View::from_owner(payload), &facts));
+        stored.map_err(failed).with_context(|| format!("cannot write {}", one.label))?;
+        Ok(Outcome::Stored)
+    }
+
+    fn finish(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! Chunks into a directory, through a tier.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kvtier::bytes::format;
+use kvtier::core::{Ctx, ErrorKind, Hold, Key, Mode, Presence, Save, Saved, Tier};
+use kvtier::file::inspect::Directory;
+use kvtier::file::{FileConfig, FileTier, Layout};
+use kvtier::mem::{Arena, ArenaConfig};
+
+use super::report::Tally;
+use super::source::Wanted;
+use super::target::Outcome;
+use super::{CopyArgs, Sink};
+use crate::BadInput;
+
+/// How long one chunk may take.
+const CHUNK_TIME: Duration = Duration::from_secs(120);
+/// How many chunks are looked up at a time.
+const SOME: usize = 1024;
+
+impl Wanted {
+    /// The key of a chunk that has a name in a directory.
+    fn key(&self) -> &Key {
+        self.whose.key.as_ref().expect("chunks whose key is not known have no name in a directory, and were left out")
+    }
+}
+
+/// The directory that chunks go to.
+pub struct Files {
+    path: PathBuf,
+    layout: Layout,
+    capacity_bytes: u64,
+    exists: bool,
+}
+
+impl Files {
+    pub fn of(args: &CopyArgs) -> Result<Self> {
+        let exists = args.to.join(".kvtier/manifest").exists();
+        let asked = args.to_layout.as_deref().map(str::parse::<Layout>).transpose().map_err(crate::cannot_open)?;
+        let there = if exists { Some(Directory::open(&args.to).map_err(crate::cannot_open)?) } else { None };
+        let noted = there.as_ref().map(Directory::layout);
+        if let (Some(asked), Some(noted)) = (asked, noted)
+            && asked != noted
+        {
+            return Err(BadInput(format!("{} has layout {noted}, not {asked}", args.to.display())).into());
+        }
+        let told = args.bytes.as_deref().map(|text| {
+            kvtier::bytes::parse(text).ok_or_else(|| BadInput(format!("--bytes {text}: no size; write 100GiB, say")))
+        });
+        let capacity = match (told.transpose()?, there.and_then(|there| there.capacity_bytes())) {
+            (Some(told), _) => told,
+            (None, Some(noted)) => noted,
+            (None, None) => crate::space::of(&args.to)?.all,
+        };
+        let layout = asked.or(noted).unwrap_or_default();
+        Ok(Files { path: args.to.clone(), layout, capacity_bytes: capacity, exists })
+    }
+
+    pub fn layout(&self) -> &'static str {
+        self.layout.name()
+    }
+
+    /// Whether names there spell keys; why there is none for this chunk.
+    pub fn names(&self, one: &Wanted) -> Result<bool, String> {
+        let key = one.whose.key.as_ref().map_err(String::clone)?;
+        if !self.layout.is_foreign() {
+            return Ok(false);
+        }
+        self.layout.file_name(key.id()).map(|_| true).map_err(|e| e.to_string())
+    }
+
+    /// Leaves out what TO has, and refuses what would not fit. A dry run opens TO only to look, and without anything to write TO is not made.
+    pub fn without_present(
+        &self,
+        wanted: Vec<Wanted>,
+        args: &CopyArgs,
+        tally: &mut Tally,
+    ) -> Result<(Vec<Wanted>, Option<Box<dyn Sink + '_>>)> {
+        if args.dry_run && !self.exists {
+            return Ok((wanted, None));
+        }
+        let tier = if args.dry_run { None } else { Some(self.open()?) };
+        let there = Directory::open(&self.path).map_err(crate::cannot_open)?;
+        let present = tier.as_ref().map_or_else(|| self.listed(&there, &wanted), |tier| looked_up(tier, &wanted))?;
+        let mut missing = Vec::new();
+        for (one, present) in wanted.into_iter().zip(present) {
+            if present { tally.present += 1 } else { missing.push(one) }
+        }
+        let held = there.summary()?.bytes;
+        // A footer and the padding before it, where there are some.
+        let each = if self.layout.is_foreign() { 0 } else { 8191 };
+        let needed: u64 = missing.iter().map(|one| one.len + each).sum();
+        if held.saturating_add(needed) > self.capacity_bytes {
+            let what = format!(
+                "{} more do not fit into {}: it holds {} of {}; raise --bytes",
+                format(needed),
+                self.path.display(),
+                format(held),
+                format(self.capacity_bytes)
+            );
+            return Err(BadInput(what).into());
+        }
+        let longest = missing.iter().map(|one| one.len).max().unwrap_or(1) as usize;
+        let Some(tier) = tier else { return Ok((missing, None)) };
+        let room = longest.next_multiple_of(4096) + 4096;
+        let arena = Arena::new(ArenaConfig::heap(super::WORKERS * room)).context("no memory for the chunks")?;
+        Ok((missing, Some(Box::new(Open { tier, arena }))))
+    }
+
+    /// Which of the chunks TO has, by its names: what a tier would find, without opening one.
+    fn listed(&self, there: &Directory, wanted: &[Wanted]) -> Result<Vec<bool>> {
+        let chunks = there.chunks().context("cannot list the directory")?;
+        let names: HashSet<(String, u64)> = chunks.iter().map(|chunk| (chunk.label(), chunk.len)).collect();
+        let name = |key: &Key| {
+            if self.layout.is_foreign() { self.layout.file_name(key.id()).ok() } else { Some(key.digest().to_hex()) }
+        };
+        Ok(wanted.iter().map(|one| name(one.key()).is_some_and(|name| names.contains(&(name, one.len)))).collect())
+    }
+
+    fn open(&self) -> Result<FileTier> {
+        let config = FileConfig::new(&self.path, self.capacity_bytes).with_layout(self.layout).with_free_min(0);
+        Ok(FileTier::open(config).map_err(crate::cannot_open)?)
+    }
+}
+
+/// Which of the chunks a tier has.
+fn looked_up(tier: &FileTier, wanted: &[Wanted]) -> Result<Vec<bool>> {
+    let mut present = Vec::with_capacity(wanted.len());
+    for some in wanted.chunks(SOME) {
+        let keys: Arc<[Key]> = some.iter().map(|one| one.key().clone()).collect();
+        let looked = tier.lookup(&Ctx::within(CHUNK_TIME), keys, Mode::Each, Hold::None).wait()?;
+        let found = some.iter().zip(looked.found);
+        present.extend(found.map(|(one, found)| matches!(found, Presence::Hit { len } if len == one.len)));
+    }
+    Ok(present)
+}
+
+/// The tier that takes chunks.
+struct Open {
+    tier: FileTier,
+    arena: Arena,
+}
+
+impl Sink for Open {
+    fn put(&self, one: &Wanted, payload: Vec<u8>) -> Result<Outcome> {
+        let mut lease = self.arena.lease(payload.len()).context("no memory for a chunk")?;
+        lease.write_at(0, &payload).context("no memory for a chunk")?;
+        let op = Save { key: one.key().clone(), from: vec![lease.freeze()] };
+        let done = self.tier.save(&Ctx::within(CHUNK_TIME), vec![op]).wait();
+        match done.into_iter().next().map(|done| done.result) {
+            Some(Ok(Saved::Stored | Saved::Present)) => Ok(Outcome::Stored),
+            Some(Err(e)) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => {
+                Ok(Outcome::Unsupported(e.to_string()))
+            }
+            Some(Err(e)) => Err(e).with_context(|| format!("cannot write {}", one.label)),
+            Some(Ok(shed)) => bail!("{} was not taken: {shed:?}; what was copied stays, run it again", one.label),
+            None => bail!("no answer for {}", one.label),
+        }
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.tier.close().wait().context("cannot close the directory")
+    }
+}

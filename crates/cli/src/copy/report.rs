@@ -1,0 +1,78 @@
+use anyhow::Result;
+use kvtier::bytes::format;
+use serde_json::json;
+
+use super::CopyArgs;
+
+/// What became of the chunks.
+#[derive(Default)]
+pub struct Tally {
+    pub copied: u64,
+    pub copied_bytes: u64,
+    pub present: u64,
+    /// Without facts, so that nothing proves them: copied or left behind.
+    pub unverified: u64,
+    /// Of those, the ones that stay behind.
+    pub left_behind: u64,
+    unsupported: u64,
+    /// Why the first one was.
+    why: Option<String>,
+    pub damaged: u64,
+    pub gone: u64,
+}
+
+impl Tally {
+    pub fn unsupported(&mut self, why: impl ToString) {
+        self.unsupported += 1;
+        self.why.get_or_insert_with(|| why.to_string());
+    }
+
+    pub fn leave_behind(&mut self) {
+        self.unverified += 1;
+        self.left_behind += 1;
+    }
+
+    /// Whether nothing stays behind.
+    pub fn is_whole(&self) -> bool {
+        self.unsupported + self.damaged + self.left_behind == 0
+    }
+
+    /// Says it.
+    pub fn report(&self, args: &CopyArgs, (from, to): (&str, &str)) -> Result<()> {
+        if args.json {
+            let all = json!({
+                "from_layout": from, "to_layout": to, "dry_run": args.dry_run, "copied": self.copied, "copied_bytes": self.copied_bytes,
+                "present": self.present, "unverified": self.unverified, "left_behind": self.left_behind, "unsupported": self.unsupported,
+                "unsupported_why": self.why, "damaged": self.damaged, "gone": self.gone,
+            });
+            return crate::out::line(&all.to_string());
+        }
+        let verb = if args.dry_run { "would copy" } else { "copied" };
+        crate::out::line(&format!(
+            "{from} to {to}: {verb} {} chunks ({}), {} were there, {} damaged stay behind",
+            self.copied,
+            format(self.copied_bytes),
+            self.present,
+            self.damaged
+        ))?;
+        if self.unverified > self.left_behind {
+            let count = self.unverified - self.left_behind;
+            crate::out::line(&format!("{count} of them had no facts: nothing proved their bytes"))?;
+        }
+        if self.left_behind > 0 {
+            let next = match (args.unverified, args.partial) {
+                (false, _) => "--unverified copies them as they are, with --chunk-bytes N only those of that length",
+                (true, false) => "they have not the length of --chunk-bytes; --partial copies the shorter ones",
+                (true, true) => "they are longer than --chunk-bytes",
+            };
+            crate::out::line(&format!(
+                "{} without facts, which nothing proves, stay behind: {next}",
+                self.left_behind
+            ))?;
+        }
+        if let Some(why) = &self.why {
+            crate::out::line(&format!("{} have no place in layout {to}: {why}", self.unsupported))?;
+        }
+        Ok(())
+    }
+}

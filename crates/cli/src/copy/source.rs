@@ -1,0 +1,186 @@
+//! Where chunks come from.
+
+use std::io::ErrorKind as Io;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use kvtier::core::{Digest, Key, Namespace};
+use kvtier::file::inspect::{Directory, Named, Source as Told};
+
+use super::archive::Reader;
+use super::report::Tally;
+use super::{CopyArgs, Way};
+use crate::BadInput;
+use crate::bucket::Bucket;
+
+/// What is copied from.
+pub enum Source {
+    Directory(Directory),
+    Bucket(Bucket),
+    Archive(Reader),
+}
+
+/// A chunk to be copied.
+pub struct Wanted {
+    pub label: String,
+    pub at: At,
+    pub whose: Whose,
+    /// Length of the payload in bytes; the file of a chunk without facts may be longer, by zeros.
+    pub len: u64,
+    /// Whether it carries facts.
+    pub proven: bool,
+}
+
+/// Whose a chunk is.
+pub struct Whose {
+    /// The key's digest.
+    pub digest: Digest,
+    /// The namespace's digest.
+    pub namespace: Digest,
+    /// The key itself, where the medium tells it; else why it does not.
+    pub key: Result<Key, String>,
+}
+
+impl From<Key> for Whose {
+    fn from(key: Key) -> Self {
+        Whose { digest: *key.digest(), namespace: key.namespace().digest(), key: Ok(key) }
+    }
+}
+
+/// Where a chunk lies.
+pub enum At {
+    File(Named),
+    Object(String),
+    /// Where in an archive its record begins.
+    Record(u64),
+}
+
+/// What reading a chunk gave.
+pub enum Read {
+    /// Its bytes, and whether facts prove them.
+    Payload(Vec<u8>, bool),
+    Damaged,
+    Gone,
+}
+
+/// Which chunks without facts are copied, and whose they are.
+pub struct Trust {
+    any: bool,
+    chunk_bytes: Option<u64>,
+    partial: bool,
+    pub namespace: Arc<Namespace>,
+    pub models: Vec<String>,
+}
+
+impl Trust {
+    fn of(args: &CopyArgs) -> Result<Self, BadInput> {
+        let chunk_bytes =
+            args.chunk_bytes.as_deref().map(|text| crate::replay::size("--chunk-bytes", text)).transpose()?;
+        if chunk_bytes == Some(0) {
+            return Err(BadInput("--chunk-bytes must be more than 0".into()));
+        }
+        let digest = args.layout_id.as_deref().map(|text| {
+            Digest::from_hex(text).ok_or_else(|| BadInput(format!("--layout-id {text}: not 64 hexadecimal digits")))
+        });
+        let namespace = Arc::new(Namespace::new(args.tenant.as_str(), digest.transpose()?.unwrap_or_default()));
+        Ok(Trust { any: args.unverified, chunk_bytes, partial: args.partial, namespace, models: args.model.clone() })
+    }
+
+    /// The payload's length of a chunk whose file or object has `len` bytes; `None` for one that stays behind.
+    pub fn payload(&self, len: u64) -> Option<u64> {
+        match self.chunk_bytes {
+            _ if !self.any => None,
+            None => Some(len),
+            Some(whole) if len == whole.next_multiple_of(4096) => Some(whole),
+            Some(whole) => (len == whole || (self.partial && len < whole)).then_some(len),
+        }
+    }
+}
+
+impl Source {
+    pub fn of(args: &CopyArgs, way: Way) -> Result<Self> {
+        if way == Way::Import {
+            return Ok(Source::Archive(Reader::open(&args.from)?));
+        }
+        let layout = args.from_layout.as_deref();
+        if let Some(bucket) = Bucket::open(args.from.to_str().unwrap_or_default(), layout, &args.store)? {
+            return Ok(Source::Bucket(bucket));
+        }
+        if matches!((args.from.canonicalize(), args.to.canonicalize()), (Ok(from), Ok(to)) if from == to) {
+            return Err(BadInput("FROM and TO are the same directory".into()).into());
+        }
+        Ok(Source::Directory(crate::dir::open_as(&args.from, layout)?))
+    }
+
+    /// Whose chunks it holds.
+    pub fn layout(&self) -> String {
+        match self {
+            Source::Directory(dir) => dir.layout().to_string(),
+            Source::Bucket(bucket) => bucket.layout_name(),
+            Source::Archive(_) => "archive".into(),
+        }
+    }
+
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Source::Bucket(_))
+    }
+
+    /// The chunks that can be told apart.
+    pub fn wanted(&self, args: &CopyArgs, tally: &mut Tally) -> Result<Vec<Wanted>> {
+        let trust = Trust::of(args)?;
+        match self {
+            Source::Directory(dir) => files(dir, &trust, tally),
+            Source::Bucket(bucket) => super::bucket::objects(bucket, &trust, tally),
+            Source::Archive(archive) => archive.wanted(),
+        }
+    }
+
+    /// Reads a chunk whole and checks every byte by its facts.
+    pub fn read(&self, one: &Wanted) -> Result<Read> {
+        match (self, &one.at) {
+            (Source::Directory(dir), At::File(named)) => file(dir, named),
+            (Source::Bucket(bucket), At::Object(name)) => super::bucket::read(bucket, name, one.len),
+            (Source::Archive(archive), At::Record(at)) => archive.read(*at, one),
+            _ => unreachable!("a source tells where its own chunks lie"),
+        }
+    }
+}
+
+/// The chunks whose key their file tells.
+fn files(from: &Directory, trust: &Trust, tally: &mut Tally) -> Result<Vec<Wanted>> {
+    let mut chunks = from.chunks().context("cannot list the directory")?;
+    chunks.sort_unstable();
+    let mut found = Vec::with_capacity(chunks.len());
+    for chunk in chunks {
+        let mut add = |whose: Whose, len: u64, proven: bool| {
+            found.push(Wanted { label: chunk.label(), at: At::File(chunk.clone()), whose, len, proven });
+        };
+        match from.key_of(&chunk, &trust.namespace) {
+            Ok(Told::Key(key)) => add(key.into(), chunk.len, true),
+            Ok(Told::Unproven(key)) => match trust.payload(chunk.len) {
+                Some(len) => add(key.into(), len, false),
+                None => tally.leave_behind(),
+            },
+            Ok(Told::Untold(why)) => match from.footer(&chunk) {
+                Ok(Ok((facts, _))) => {
+                    let whose = Whose { digest: facts.key, namespace: facts.namespace, key: Err(why.to_string()) };
+                    add(whose, chunk.len, true);
+                }
+                _ => tally.unsupported(why),
+            },
+            Ok(_) => tally.damaged += 1,
+            Err(e) if e.kind() == Io::NotFound => tally.gone += 1,
+            Err(e) => return Err(e).with_context(|| format!("cannot read the file of {}", chunk.label())),
+        }
+    }
+    Ok(found)
+}
+
+fn file(dir: &Directory, named: &Named) -> Result<Read> {
+    match dir.read(named) {
+        Ok(Ok((payload, proven))) => Ok(Read::Payload(payload, proven)),
+        Ok(Err(_)) => Ok(Read::Damaged),
+        Err(e) if e.kind() == Io::NotFound => Ok(Read::Gone),
+        Err(e) => Err(e).with_context(|| format!("cannot read the file of {}", named.label())),
+    }
+}

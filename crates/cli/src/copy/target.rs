@@ -1,0 +1,94 @@
+//! Where chunks go.
+
+use anyhow::Result;
+
+use super::archive::Writer;
+use super::bucket::Objects;
+use super::directory::Files;
+use super::report::Tally;
+use super::source::Wanted;
+use super::{CopyArgs, Sink, Way};
+use crate::bucket::Bucket;
+
+/// What is copied to.
+pub enum Target {
+    Directory(Files),
+    Bucket(Objects),
+    Archive,
+}
+
+/// What became of one chunk.
+pub enum Outcome {
+    Stored,
+    /// It has no place there, for this reason.
+    Unsupported(String),
+}
+
+impl Target {
+    pub fn of(args: &CopyArgs, way: Way) -> Result<Self> {
+        if way == Way::Export {
+            return Ok(Target::Archive);
+        }
+        let store = args.store.elsewhere(args.to_endpoint.as_deref(), args.to_region.as_deref());
+        match Bucket::open(args.to.to_str().unwrap_or_default(), args.to_layout.as_deref(), &store)? {
+            Some(bucket) => Ok(Target::Bucket(Objects::of(bucket, args)?)),
+            None => Ok(Target::Directory(Files::of(args)?)),
+        }
+    }
+
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Target::Bucket(_))
+    }
+
+    /// Whose chunks it is to hold.
+    pub fn layout(&self) -> &'static str {
+        match self {
+            Target::Directory(files) => files.layout(),
+            Target::Bucket(objects) => objects.layout(),
+            Target::Archive => "archive",
+        }
+    }
+
+    /// The chunks that have a name there.
+    pub fn select(&self, found: Vec<Wanted>, tally: &mut Tally) -> Vec<Wanted> {
+        let mut namespace = None;
+        let mut fits = |one: &Wanted| -> Result<(), String> {
+            let spells = match self {
+                Target::Directory(files) => files.names(one)?,
+                Target::Bucket(objects) => objects.names(one)?,
+                Target::Archive => false,
+            };
+            // Names that spell keys do not say whose they are: there all are of one namespace.
+            let ours = *namespace.get_or_insert(one.whose.namespace);
+            if !spells || ours == one.whose.namespace {
+                Ok(())
+            } else {
+                Err("of another namespace than the rest".into())
+            }
+        };
+        let mut kept = Vec::with_capacity(found.len());
+        for one in found {
+            match fits(&one) {
+                Ok(()) => kept.push(one),
+                Err(why) => tally.unsupported(why),
+            }
+        }
+        kept
+    }
+
+    /// Leaves out what is there, and opens what takes the rest. A dry run only looks, and without anything to write nothing is made.
+    pub fn without_present(
+        &self,
+        wanted: Vec<Wanted>,
+        args: &CopyArgs,
+        tally: &mut Tally,
+    ) -> Result<(Vec<Wanted>, Option<Box<dyn Sink + '_>>)> {
+        match self {
+            _ if wanted.is_empty() => Ok((wanted, None)),
+            Target::Directory(files) => files.without_present(wanted, args, tally),
+            Target::Bucket(objects) => objects.without_present(wanted, tally),
+            Target::Archive if args.dry_run => Ok((wanted, None)),
+            Target::Archive => Ok((wanted, Some(Box::new(Writer::create(&args.to)?)))),
+        }
+    }
+}

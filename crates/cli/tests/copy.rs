@@ -1,0 +1,216 @@
+//! `kvtier migrate|export|import` with buckets: what comes out is what a tier saved, and what is damaged stays behind.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier::core::{Ctx, Digest, Key, Load, Loaded, Namespace, Save, Saved, Tier};
+use kvtier::key::{ChunkHash, KeyId, KvRank, ObjectKey};
+use kvtier::mem::{Arena, ArenaConfig};
+use kvtier::s3::tier::{Layout, S3Tier, TierConfig};
+use kvtier::s3::{Config, Credentials, Place};
+use kvtier_testkit::s3::{Server, Setup};
+use serde_json::Value;
+
+const LEN: usize = 30_000;
+const CHUNKS: u8 = 12;
+
+fn kvtier(server: &Server, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+    command
+        .args(words)
+        .env_clear()
+        .env("AWS_ACCESS_KEY_ID", "AKIDTEST")
+        .env("AWS_SECRET_ACCESS_KEY", "secret/test+key");
+    command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_REGION", "us-east-1").output().unwrap()
+}
+
+fn all_said(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
+/// The exit code and what `--json` says of these fields.
+fn tally<const N: usize>(server: &Server, words: &[&str], fields: [&str; N]) -> (i32, [u64; N]) {
+    let out = kvtier(server, &[words, &["--json"]].concat());
+    let json: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{}", all_said(&out)));
+    (out.status.code().unwrap(), fields.map(|field| json[field].as_u64().unwrap()))
+}
+
+fn key(n: u8) -> Key {
+    let ns = Arc::new(Namespace::new("acme", Digest::of("layout", b"tests")));
+    let salt = if n == 0 { "pepper" } else { "" };
+    Key::new(ns, KeyId::Object(ObjectKey::new("org/model", KvRank(0), 0, ChunkHash::new(&[n; 32]), salt).unwrap()))
+}
+
+fn bytes(n: u8) -> Vec<u8> {
+    (0..LEN).map(|at| (at * 7 + at / 251) as u8 ^ n).collect()
+}
+
+struct Store {
+    tier: S3Tier,
+    arena: Arena,
+}
+
+impl Store {
+    fn open(server: &Server, prefix: &str, layout: Layout) -> Self {
+        let endpoint = Place::of(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
+        let client = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
+        let config = TierConfig::new(client).with_prefix(prefix).with_layout(layout);
+        Store { tier: S3Tier::open(config).unwrap(), arena: Arena::new(ArenaConfig::heap(4 << 20)).unwrap() }
+    }
+
+    fn save(&self, n: u8) {
+        let mut lease = self.arena.lease(LEN).unwrap();
+        lease.write_at(0, &bytes(n)).unwrap();
+        let op = Save { key: key(n), from: vec![lease.freeze()] };
+        let done = self.tier.save(&Ctx::within(Duration::from_secs(10)), vec![op]).wait();
+        assert!(matches!(done[0].result, Ok(Saved::Stored)), "{:?}", done[0].result);
+    }
+
+    fn has(&self, n: u8) -> bool {
+        let op = Load { key: key(n), into: vec![self.arena.lease(LEN).unwrap()] };
+        let done = self.tier.load(&Ctx::within(Duration::from_secs(10)), vec![op]).wait().remove(0);
+        match done.result.unwrap() {
+            Loaded::Hit { .. } => {
+                assert!(done.op.into[0].as_host().unwrap() == bytes(n), "wrong bytes");
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn server() -> Server {
+    Server::start(Setup::default()).unwrap()
+}
+
+/// A bucket with chunks that a tier saved.
+fn filled(prefix: &str, layout: Layout) -> Server {
+    let server = server();
+    let store = Store::open(&server, prefix, layout);
+    (0..CHUNKS).for_each(|n| store.save(n));
+    drop(store);
+    server.put_object(&format!("{prefix}/readme.txt"), b"not ours".to_vec());
+    server
+}
+
+const COUNTS: [&str; 5] = ["copied", "present", "unverified", "unsupported", "damaged"];
+
+#[test]
+fn a_bucket_of_lmcaches_goes_into_one_of_ours_and_through_a_file_into_another() {
+    let server = filled("theirs", Layout::LmcacheMp);
+    let all = u64::from(CHUNKS);
+    let (theirs, ours, third) = ("s3://bucket/theirs", "s3://bucket/ours", "s3://bucket/third");
+    assert_eq!(tally(&server, &["migrate", theirs, ours, "--dry-run"], COUNTS), (0, [all, 0, 0, 0, 0]));
+    assert!(server.keys("ours/").is_empty());
+    assert_eq!(tally(&server, &["migrate", theirs, ours], COUNTS), (0, [all, 0, 0, 0, 0]));
+    assert_eq!(tally(&server, &["migrate", theirs, ours], COUNTS), (0, [0, all, 0, 0, 0]));
+    let store = Store::open(&server, "ours", Layout::Kvtier);
+    assert!((0..CHUNKS).all(|n| store.has(n)));
+    // Digests are no keys: where names spell keys they have no place.
+    assert_eq!(tally(&server, &["migrate", ours, third, "--to-layout", "lmcache-mp"], COUNTS), (1, [0, 0, 0, all, 0]));
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("chunks.kvtier").display().to_string();
+    assert_eq!(tally(&server, &["export", ours, &file], COUNTS), (0, [all, 0, 0, 0, 0]));
+    assert_eq!(kvtier(&server, &["export", ours, &file]).status.code(), Some(2), "what is there is not written over");
+    let elsewhere = self::server();
+    let there = elsewhere.url();
+    let into = ["import", &file, third, "--to-endpoint", &there];
+    assert_eq!(tally(&server, &into, COUNTS), (0, [all, 0, 0, 0, 0]));
+    let store = Store::open(&elsewhere, "third", Layout::Kvtier);
+    assert!((0..CHUNKS).all(|n| store.has(n)));
+    assert!(server.keys("third/").is_empty());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside the file");
+}
+
+#[test]
+fn chunks_go_between_buckets_and_directories() {
+    let server = filled("theirs", Layout::LmcacheMp);
+    let all = u64::from(CHUNKS);
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (ours, mp, file) = (path("ours"), path("mp"), path("file"));
+    assert_eq!(
+        tally(&server, &["migrate", "s3://bucket/theirs", &ours, "--bytes", "1GiB"], COUNTS),
+        (0, [all, 0, 0, 0, 0])
+    );
+    assert!(kvtier(&server, &["verify", &ours]).status.success());
+    // The salt of one is kept as a digest only; in a bucket of ours that is enough.
+    let flat = ["migrate", &ours, &mp, "--to-layout", "lmcache-mp"];
+    assert_eq!(tally(&server, &flat, COUNTS), (1, [all - 1, 0, 0, 1, 0]));
+    assert_eq!(tally(&server, &["migrate", &ours, "s3://bucket/back"], COUNTS), (0, [all, 0, 0, 0, 0]));
+    let store = Store::open(&server, "back", Layout::Kvtier);
+    assert!((0..CHUNKS).all(|n| store.has(n)));
+    assert_eq!(tally(&server, &["export", &mp, &file], COUNTS), (0, [all - 1, 0, 0, 0, 0]));
+    let into = ["import", &file, "s3://bucket/again", "--to-layout", "lmcache-mp"];
+    assert_eq!(tally(&server, &into, COUNTS), (0, [all - 1, 0, 0, 0, 0]));
+    let names = |prefix: &str| -> Vec<String> {
+        let chunks = server.keys(prefix).into_iter().filter(|name| name.contains('@') && !name.ends_with("@pepper"));
+        chunks.map(|name| name.split_once('/').unwrap().1.to_owned()).collect()
+    };
+    assert_eq!(names("again/"), names("theirs/"));
+    let store = Store::open(&server, "again", Layout::LmcacheMp);
+    assert!((1..CHUNKS).all(|n| store.has(n)) && !store.has(0));
+}
+
+#[test]
+fn what_is_damaged_or_unproven_stays_behind() {
+    let server = filled("theirs", Layout::LmcacheMp);
+    let names: Vec<String> = server.keys("theirs/").into_iter().filter(|name| name.contains('@')).collect();
+    let theirs = server.object(&names[3]).unwrap().to_vec();
+    // As LMCache writes it: without facts.
+    server.put_object(&names[3], theirs);
+    let from = "s3://bucket/theirs";
+    let out = kvtier(&server, &["migrate", from, "s3://bucket/ours"]);
+    assert!(out.status.code() == Some(1) && all_said(&out).contains("--unverified"), "{}", all_said(&out));
+    let all = u64::from(CHUNKS);
+    assert_eq!(tally(&server, &["migrate", from, "s3://bucket/ours"], COUNTS), (1, [0, all - 1, 1, 0, 0]));
+    let whose = ["--unverified", "--tenant", "acme", "--layout-id", &Digest::of("layout", b"tests").to_hex()];
+    let words = [&["migrate", from, "s3://bucket/ours"], &whose[..]].concat();
+    assert_eq!(tally(&server, &words, COUNTS), (0, [1, all - 1, 1, 0, 0]));
+    let store = Store::open(&server, "ours", Layout::Kvtier);
+    assert!((0..CHUNKS).all(|n| store.has(n)));
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f");
+    let path = file.display().to_string();
+    assert_eq!(tally(&server, &["export", "s3://bucket/ours", &path], COUNTS).0, 0);
+    let good = fs::read(&file).unwrap();
+    for len in [0, 7, 8, 30, 1000, good.len() / 2, good.len() - 1] {
+        fs::write(&file, &good[..len]).unwrap();
+        let out = kvtier(&server, &["import", &path, "s3://bucket/cut"]);
+        assert_eq!(out.status.code(), Some(2), "cut to {len}: {}", all_said(&out));
+    }
+    let mut flipped = good.clone();
+    let at = good.len() - 100;
+    flipped[at] ^= 1;
+    fs::write(&file, &flipped).unwrap();
+    assert_eq!(tally(&server, &["import", &path, "s3://bucket/cut"], COUNTS), (1, [all - 1, 0, 0, 0, 1]));
+    assert!(kvtier(&server, &["verify", "s3://bucket/cut"]).status.success());
+}
+
+#[test]
+fn a_flat_name_is_spelled_as_the_facts_prove_or_as_it_is_told() {
+    let server = server();
+    let engine = |model: &str| KeyId::from_engine_text(&format!("{model}@1@0@ab@half")).unwrap();
+    let ns = Arc::new(Namespace::new("", Digest::default()));
+    let spelled = Key::new(Arc::clone(&ns), engine("org/my_model"));
+    let store = Store::open(&server, "flat", Layout::Lmcache);
+    let mut lease = store.arena.lease(LEN).unwrap();
+    lease.write_at(0, &bytes(1)).unwrap();
+    let op = Save { key: spelled.clone(), from: vec![lease.freeze()] };
+    drop(store.tier.save(&Ctx::within(Duration::from_secs(10)), vec![op]).wait());
+    drop(store);
+    let name = |key: &Key| format!("{}/{}", &key.digest().to_hex()[..2], key.digest());
+    assert_eq!(tally(&server, &["migrate", "s3://bucket/flat", "s3://bucket/a"], COUNTS).1[0], 1);
+    assert_eq!(server.keys("a/"), [format!("a/{}", name(&spelled))]);
+    // Without facts only we can be told.
+    let flat = "flat/org_my_model@1@0@ab@half";
+    server.put_object(flat, server.object(flat).unwrap().to_vec());
+    let words = ["migrate", "s3://bucket/flat", "s3://bucket/b", "--unverified", "--model", "org/my_model"];
+    assert_eq!(tally(&server, &words, COUNTS).1[0], 1);
+    assert_eq!(server.keys("b/"), [format!("b/{}", name(&spelled))]);
+}
