@@ -240,6 +240,11 @@ fn doctor_speaks_to_people_too_and_refuses_what_it_cannot_do() {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert!(!text.contains(SECRET) && !text.contains("s3_max_io_concurrency"));
+    let out = kvtier_on(&server, "absent", SECRET, "doctor s3");
+    assert!(String::from_utf8(out.stderr).unwrap().contains("there is no such bucket: check its name"));
+    let out = kvtier_on(&server, "bucket", SECRET, "bench s3 --op put,head --size 1KiB --gb 0.0001");
+    let table = String::from_utf8(out.stdout).unwrap();
+    assert!(table.contains("ops/s") && table.lines().last().unwrap().contains(" - "), "a head moves no bytes: {table}");
     let out = kvtier_on(&server, "bucket", "wrong-secret", "doctor s3");
     let text = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(2), "{text}");

@@ -86,18 +86,24 @@ fn print(cells: &[Value], as_json: bool) -> Result<()> {
         return crate::out::line(&json!({ "cells": cells }).to_string());
     }
     crate::out::line(&format!(
-        "{:<4} {:>10} {:>5} {:>10} {:>12} {:>10} {:>9} {:>9} {:>9}",
-        "op", "size", "conc", "MB/s", "CPU s/GB", "CPU us/op", "p50 ms", "p99 ms", "RSS MiB"
+        "{:<4} {:>10} {:>5} {:>10} {:>10} {:>12} {:>10} {:>9} {:>9} {:>9}",
+        "op", "size", "conc", "MB/s", "ops/s", "CPU s/GB", "CPU us/op", "p50 ms", "p99 ms", "RSS MiB"
     ))?;
     cells.iter().try_for_each(|c| {
         let f = |name: &str| c[name].as_f64().unwrap_or(0.0);
+        // A head moves no bytes.
+        let moved = |name: &str, digits: usize| match c["op"] == "head" {
+            true => "-".to_owned(),
+            false => format!("{:.digits$}", f(name)),
+        };
         let size = kvtier::bytes::format(c["size"].as_u64().unwrap_or(0));
         crate::out::line(&format!(
-            "{:<4} {size:>10} {:>5} {:>10.0} {:>12.4} {:>10.1} {:>9.2} {:>9.2} {:>9.0}",
+            "{:<4} {size:>10} {:>5} {:>10} {:>10.0} {:>12} {:>10.1} {:>9.2} {:>9.2} {:>9.0}",
             c["op"].as_str().unwrap_or_default(),
-            c["concurrency"],
-            f("mb_per_s"),
-            f("cpu_s_per_gb"),
+            c["concurrency"].as_u64().unwrap_or(0),
+            moved("mb_per_s", 0),
+            f("ops_per_s"),
+            moved("cpu_s_per_gb", 4),
             f("cpu_us_per_op"),
             f("p50_ms"),
             f("p99_ms"),

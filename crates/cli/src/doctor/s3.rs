@@ -177,7 +177,9 @@ impl Found {
     fn wire(&self) -> Vec<Finding> {
         let Connection { address, addresses, took, tls, .. } = &self.connection;
         let ms = took.as_secs_f64() * 1e3;
-        let connection = Finding::new("connection", format!("{address}, one of {addresses}, open after {ms:.1} ms"));
+        let others =
+            if *addresses > 1 { format!("one of {addresses} addresses") } else { "the only address".to_owned() };
+        let connection = Finding::new("connection", format!("{address}, {others}, open after {ms:.1} ms"));
         let Some(tls) = tls else {
             let risk =
                 "anyone on the path can read everything and change what has no checksum; requests cannot be forged";

@@ -69,6 +69,9 @@ fn plain(refusal: Refusal<'_>) -> Trouble {
         return finish(refusal, ErrorKind::Invalid, "the bucket is in another region", Again::Region(region));
     }
     let (kind, what) = match refusal.status {
+        404 if refusal.code.as_deref() == Some("NoSuchBucket") => {
+            (ErrorKind::NotFound, "there is no such bucket: check its name, the endpoint and the region")
+        }
         404 => (ErrorKind::NotFound, "there is no such thing"),
         401 | 403 => (ErrorKind::Denied, "the store refuses: check credentials and permissions"),
         409 | 412 => (ErrorKind::Conflict, "the condition does not hold"),
