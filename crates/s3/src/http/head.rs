@@ -1,4 +1,5 @@
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -9,6 +10,7 @@ const HEADERS_MAX: usize = 100;
 const CONTENT_LENGTH: usize = "content-length".len();
 const TRANSFER_ENCODING: usize = "transfer-encoding".len();
 const CONNECTION: usize = "connection".len();
+const ETAG: usize = "etag".len();
 
 /// How a body ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +34,8 @@ pub struct Head {
     pub closes: bool,
     /// The `content-length`, which of a HEAD's answer is not that of its body.
     pub length: Option<u64>,
+    /// Where in the text the version is: every GET asks for it.
+    etag: Option<Range<usize>>,
     text: Vec<u8>,
 }
 
@@ -50,10 +54,10 @@ impl Head {
         };
         let status = response.code.unwrap_or(0);
         let mut closes = response.version == Some(0);
-        let (mut length, mut chunked) = (None, false);
+        let (mut length, mut chunked, mut etag) = (None, false, None);
         for header in response.headers.iter() {
             // One comparison for all others.
-            if !matches!(header.name.len(), CONTENT_LENGTH | TRANSFER_ENCODING | CONNECTION) {
+            if !matches!(header.name.len(), CONTENT_LENGTH | TRANSFER_ENCODING | CONNECTION | ETAG) {
                 continue;
             }
             let value = || std::str::from_utf8(header.value).unwrap_or_default().trim();
@@ -70,6 +74,10 @@ impl Head {
                 }
             } else if header.name.eq_ignore_ascii_case("connection") {
                 closes |= value().split(',').any(|word| word.trim().eq_ignore_ascii_case("close"));
+            } else if etag.is_none() && header.name.eq_ignore_ascii_case("etag") {
+                // The parser's values are parts of `bytes`.
+                let start = header.value.as_ptr().addr() - bytes.as_ptr().addr();
+                etag = Some(start..start + header.value.len());
             }
         }
         let framing = match (bodiless || matches!(status, 100..=199 | 204 | 304), chunked, length) {
@@ -80,14 +88,18 @@ impl Head {
             (_, false, None) => Framing::UntilClose,
         };
         closes |= framing == Framing::UntilClose;
-        Ok(Some((Head { status, framing, closes, length, text: bytes[..len].to_vec() }, len)))
+        Ok(Some((Head { status, framing, closes, length, etag, text: bytes[..len].to_vec() }, len)))
     }
 
     /// One that came as fields, over HTTP/2. A body without a length ends with the stream, as one in chunks does with its last.
     pub fn of(status: u16, fields: &http::HeaderMap, bodiless: bool) -> Result<Head> {
         let mut text = b"HTTP/2\n".to_vec();
-        let mut length = None;
+        let (mut length, mut etag) = (None, None);
         for (name, value) in fields {
+            if name == http::header::ETAG && etag.is_none() {
+                let start = text.len() + "etag: ".len();
+                etag = Some(start..start + value.len());
+            }
             for piece in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\n"] {
                 text.extend_from_slice(piece);
             }
@@ -105,7 +117,7 @@ impl Head {
             (false, Some(length)) => Framing::Length(length),
             (false, None) => Framing::Chunked,
         };
-        Ok(Head { status, framing, closes: false, length, text })
+        Ok(Head { status, framing, closes: false, length, etag, text })
     }
 
     /// The first header of that name (in any case), if its value is text.
@@ -115,6 +127,11 @@ impl Head {
         let (_, rest) =
             fields.find(|(field, rest)| field.eq_ignore_ascii_case(name.as_bytes()) && rest.starts_with(b":"))?;
         std::str::from_utf8(&rest[1..]).ok().map(str::trim)
+    }
+
+    /// The first `etag`, if it is text.
+    pub fn etag(&self) -> Option<&str> {
+        std::str::from_utf8(self.text.get(self.etag.clone()?)?).ok().map(str::trim)
     }
 
     /// Whether it brings an object, of at least so many bytes.
@@ -153,6 +170,10 @@ mod tests {
             (head.header("etag"), head.header("e"), head.header("content-length")),
             (Some("\"x\""), None, Some("5"))
         );
+        assert_eq!(head.etag(), head.header("etag"));
+        let (twice, _) = parse("HTTP/1.1 200 OK\r\nx: y\r\nETAG:  \"a\" \r\netag: b\r\n\r\n").unwrap().unwrap();
+        assert_eq!((twice.etag(), twice.header("etag")), (Some("\"a\""), Some("\"a\"")));
+        assert_eq!(parse("HTTP/1.1 200 OK\r\netag: \u{e9}\r\n\r\n").unwrap().unwrap().0.etag(), Some("\u{e9}"));
         let (head, _) =
             parse("HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\nconnection: x, Close\r\n\r\n").unwrap().unwrap();
         assert_eq!((head.framing, head.closes), (Framing::Chunked, true));
@@ -177,6 +198,7 @@ mod tests {
             (head.framing, head.header("etag"), head.header("Content-Length")),
             (Framing::Length(5), Some("\"x\""), Some("5"))
         );
+        assert_eq!(head.etag(), Some("\"x\""));
         assert_eq!(of(&[("content-length", "5")], true).unwrap().framing, Framing::Length(0));
         assert_eq!(of(&[], false).unwrap().framing, Framing::Chunked);
         for fields in [&[("content-length", "5"), ("content-length", "6")][..], &[("content-length", "+5")]] {

@@ -36,7 +36,7 @@ impl Object {
 
     /// Its version, as the store names it; not a hash of its bytes.
     pub fn etag(&self) -> Option<&str> {
-        self.head.header("etag")
+        self.head.etag()
     }
 
     /// When it was written, in seconds since 1970 by the store's clock.

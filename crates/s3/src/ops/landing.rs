@@ -55,7 +55,7 @@ impl Course {
             return Err(changed());
         }
         self.total = self.total.or(total);
-        let etag = head.header("etag");
+        let etag = head.etag();
         if landing.filled() > 0 {
             return if self.etag.as_deref() == etag { Ok(()) } else { Err(changed()) };
         }

@@ -74,7 +74,7 @@ impl Client {
         match self.run((Class::Write, "put"), pin!(self.inner.ask(&request, ANSWER_BYTES_MAX))).await {
             Ok(answer) => {
                 self.inner.counters.bytes_out.add(bytes.len() as u64);
-                Ok(Stored::New { etag: answer.head.header("etag").map(str::to_owned) })
+                Ok(Stored::New { etag: answer.head.etag().map(str::to_owned) })
             }
             Err(e) if put.if_absent && e.status() == Some(412) && e.code() != Some("InvalidRequest") => {
                 Ok(Stored::Present)

@@ -104,7 +104,7 @@ impl Watch for Proof<'_> {
         let total = if let Framing::Length(len) = head.framing { Some(len) } else { None };
         let told = told(|name| head.header(name), total, self.key);
         let known = matches!(told, Told::Facts(_));
-        let etag = head.header("etag").map(str::to_owned);
+        let etag = head.etag().map(str::to_owned);
         *self = Proof { told: Some(told), total, etag, ..Proof::of(self.key) };
         known
     }
