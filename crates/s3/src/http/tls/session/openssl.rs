@@ -50,7 +50,8 @@ impl Server {
 
     /// What it is told: `k` and `K` change its keys, with the latter it wants others of ours.
     fn tell(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+        // In one write: openssl knows a command only together with the end of its line.
+        self.child.stdin.as_mut().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
     /// The next line with this in it.
