@@ -132,7 +132,7 @@ mod tests {
             ("", r#","computed_per_s":0"#, "computed"),
             ("", r#","prices":{"per_gb_reed":1}"#, "did you mean \"per_gb_read\"?"),
             ("", r#","prices":{"per_gb_read":-1}"#, "dollars, 0 or more"),
-            ("", r#","dirty":1"#, "did you mean \"dirty_max\"?"),
+            ("", r#","dirty_mac":1"#, "did you mean \"dirty_max\"?"),
         ] {
             let error = read(tier, beside).unwrap_err();
             assert!(error.contains(says), "{tier}{beside}: {error}");
