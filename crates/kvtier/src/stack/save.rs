@@ -119,11 +119,12 @@ async fn patient(tier: &dyn Tier, ctx: &Ctx, answers: Vec<Done<Save, Saved>>) ->
 
 /// Writes chunks to lower tiers. What cannot be written is lost to them, and counted.
 async fn write_behind(stack: Arc<Inner>, chunks: Vec<Behind>) {
-    let ctx = Ctx::within(stack.behind_max).with_class(Class::Write);
     let all = chunks.iter().fold(Tiers::default(), |all, chunk| all.and(chunk.tiers));
     for at in all.iter() {
         let here = chunks.iter().filter(|chunk| chunk.tiers.iter().any(|tier| tier == at));
         let saves = here.map(|chunk| Save { key: chunk.save.key.clone(), from: chunk.save.from.clone() }).collect();
+        // A tier that hangs takes its own time, not that of the next.
+        let ctx = Ctx::within(stack.behind_max).with_class(Class::Write);
         for done in stack.tiers[at].save_waiting(&ctx, saves).await {
             match done.result {
                 Ok(Saved::Stored | Saved::Present) => add(&stack.counters.written_behind, 1),

@@ -66,11 +66,11 @@ impl Stream {
         poll_some(tcp, Interest::READABLE, room, cx, || tcp.try_read_vectored(&mut pieces))
     }
 
-    /// Whether an idle connection was closed by the server or holds bytes that nobody asked for. (TLS takes in tickets
-    /// while it looks.)
+    /// Whether an idle connection was closed by the server or holds bytes that nobody asked for, half a record of them
+    /// included. (TLS takes in tickets while it looks.)
     pub fn is_stale(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        self.poll_fill(&mut cx, &mut [0]).is_ready()
+        self.poll_fill(&mut cx, &mut [0]).is_ready() || matches!(self, Stream::Tls(tls) if tls.holds_sealed())
     }
 }
 

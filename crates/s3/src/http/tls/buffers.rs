@@ -24,6 +24,10 @@ impl Incoming {
         &mut self.bytes[self.from..self.to]
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.from == self.to
+    }
+
     /// Forgets the first `len` of them.
     pub fn consume(&mut self, len: usize) {
         self.from += len;

@@ -119,6 +119,11 @@ impl Session {
         }
     }
 
+    /// Whether a record has begun to arrive and is not whole.
+    pub fn holds_sealed(&self) -> bool {
+        !self.wire.incoming.is_empty()
+    }
+
     /// Seals some of `pieces`, once the socket has taken what was sealed before.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         ready!(self.wire.poll_drain(cx))?;

@@ -109,6 +109,24 @@ async fn pieces_of_any_length_are_filled_one_after_the_other() {
 }
 
 #[tokio::test]
+async fn a_record_that_has_only_begun_was_not_asked_for_either() {
+    for direct in DIRECT {
+        let (mut client, mut server) = pair(*direct, ALL).await;
+        server.write_all(b"all").await.unwrap();
+        server.flush().await.unwrap();
+        assert_eq!(read(&mut client, [3, 0], 3).await, b"all");
+        assert!(!client.is_stale());
+        server.get_mut().0.write_all(&[23, 3, 3, 1, 0, 7, 7]).await.unwrap();
+        let came = async {
+            while !client.is_stale() {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(10), came).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn keys_change_on_the_way() {
     for direct in DIRECT {
         let (mut client, mut server) = pair(*direct, &[&version::TLS13]).await;
