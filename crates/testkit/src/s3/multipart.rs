@@ -1,6 +1,6 @@
 use super::api::{kept_headers, sum_is_wrong};
 use super::calendar;
-use super::store::{Pending, Store};
+use super::store::{Pending, Store, Stored};
 use super::wire::{Request, Response};
 use super::xml;
 
@@ -51,7 +51,9 @@ pub fn complete(store: &mut Store, request: &Request, id: &str, body: &[u8], con
     }
     let mut bytes = Vec::new();
     for (at, (number, etag)) in numbers.iter().zip(&etags).enumerate() {
-        let Some(part) = pending.parts.get(number).filter(|part| part.etag == *etag) else {
+        // aws-crt names the parts' versions without their quotes, as S3 lets it.
+        let is_it = |part: &&Stored| part.etag.trim_matches('"') == etag.trim_matches('"');
+        let Some(part) = pending.parts.get(number).filter(is_it) else {
             return Response::error(400, "InvalidPart");
         };
         if part.bytes.len() < PART_MIN && at + 1 < numbers.len() {
