@@ -163,7 +163,12 @@ pub fn land<M: Mover>(
     let bounce = bounce.and_then(Lease::as_host).unwrap_or_default();
     add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
     add(&shared.counters.copied_tail_bytes, end.len() as u64);
-    scatter(into, 0, bounce).is_ok() && scatter(into, len as usize - end.len(), end).is_ok()
+    let near = |lease: &mut Lease, at: usize, bytes: &[u8]| lease.write_at(at, bytes).map_err(io::Error::other);
+    let write = |lease: &mut Lease, at: usize, bytes: &[u8]| {
+        if lease.place().is_host() { near(lease, at, bytes) } else { shared.mover.put(lease, at, bytes) }
+    };
+    let landed = scatter(into, 0, bounce, write).and_then(|()| scatter(into, len as usize - end.len(), end, write));
+    landed.inspect_err(|e| shared.fault(format!("load: the bytes cannot be copied to where they belong: {e}"))).is_ok()
 }
 
 /// Answers a load whose file was read: with a hit only if its bytes were proven and landed. The file, of `bytes` as its name or itself says,
@@ -239,10 +244,14 @@ pub fn condemned<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, (len, see
 }
 
 /// Why a load can never succeed here, whatever the state of the tier.
-pub fn refusal(op: &Load, bounce_bytes: usize) -> Option<Error> {
+pub fn refusal(op: &Load, mover: &impl Mover, bounce_bytes: usize) -> Option<Error> {
     let invalid = |what: String| Some(Error::new(ErrorKind::Invalid, what).with_op("load").with_key(*op.key.digest()));
-    if let Some(lease) = op.into.iter().find(|l| !l.place().is_host()) {
-        return invalid(format!("memory at {:?} cannot be written by the CPU; use a tier that can", lease.place()));
+    if let Some(lease) = op.into.iter().find(|l| !mover.reaches(l.place())) {
+        return invalid(format!("this tier does not reach memory at {:?}; use one that does", lease.place()));
+    }
+    let far = op.into.iter().filter(|l| !l.place().is_host()).count();
+    if far > 0 {
+        return (far < op.into.len()).then(|| invalid("leases of host and GPU memory in one load".into())).flatten();
     }
     if bounce_bytes == 0 && op.into.iter().any(|l| !(l.addr() as u64).is_multiple_of(PAGE)) {
         return invalid(not_aligned(bounce_bytes));

@@ -176,6 +176,8 @@ unsafe extern "C" fn cuMemAlloc_v2(at: *mut u64, len: usize) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFree_v2(at: u64) -> c_int {
     fails!("cuMemFree_v2" in a context);
+    // As the real one: what is under way ends first.
+    streams::wait_for_all();
     if memory::free(at as usize) { OK } else { INVALID }
 }
 

@@ -114,6 +114,11 @@ pub fn get(handle: usize) -> Option<Arc<Stream>> {
     all().1.get(&handle).cloned()
 }
 
+pub fn wait_for_all() {
+    let streams: Vec<_> = all().1.values().cloned().collect();
+    streams.into_iter().for_each(|stream| stream.wait());
+}
+
 /// Ends a stream after what it still has to do.
 pub fn destroy(handle: usize) -> bool {
     let Some(stream) = all().1.remove(&handle) else { return false };
