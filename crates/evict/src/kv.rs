@@ -18,6 +18,8 @@ use retained::Retained;
 const LISTS: usize = crate::returns::CLASSES * class::WEIGHTS;
 /// No look at all chunks looks at more than this many at a time.
 const STRIPE: usize = 1 << 15;
+/// So many chunks are one victim that is taken without a new look at which class is worth the least.
+const CHEAP_SHARE: usize = 1 << 16;
 
 /// The default policy for chunks of KV cache. It learns from the returns that it sees, of which class of chunk how many
 /// return after how long, and gives up the leaf of the prefix tree that is worth the least: expected returns for each
@@ -44,6 +46,8 @@ pub struct KvPolicy {
     now_ms: u64,
     learnt_at: u32,
     stripe: usize,
+    /// The list that was found the cheapest, and for how many more victims it is taken for that.
+    cheap: (usize, usize),
 }
 
 impl KvPolicy {
@@ -62,6 +66,7 @@ impl KvPolicy {
             now_ms: 0,
             learnt_at: 0,
             stripe: 0,
+            cheap: (0, 0),
         }
     }
 
@@ -179,6 +184,19 @@ impl KvPolicy {
         self.returns.learn(&watched, 64.0 * all);
     }
 
+    /// The list whose coldest slot is worth the least, or was a few victims ago, where those few are next to nothing.
+    fn cheap(&mut self) -> Option<usize> {
+        let (at, left) = self.cheap;
+        if left > 0 && !self.lists[at].is_empty() {
+            return Some(at);
+        }
+        let at = self.cheapest()?;
+        // Nothing else may have been there but what is retained.
+        let exact = at % 64 == usize::from(RETAINED);
+        self.cheap = (at, if exact { 0 } else { self.nodes.len() / CHEAP_SHARE });
+        Some(at)
+    }
+
     /// The list whose coldest slot is worth the least.
     fn cheapest(&self) -> Option<usize> {
         let mut best = None;
@@ -235,6 +253,7 @@ impl Policy for KvPolicy {
 
     fn touch_chain(&mut self, chain: &[u32]) {
         self.now = self.now.wrapping_add(chain.len() as u32);
+        self.nodes.warm(chain);
         let (gap, mut hits) = (self.gap(chain), 0);
         for (at, slot) in chain.iter().copied().enumerate().rev() {
             if !self.nodes.is_tracked(slot) {
@@ -303,6 +322,7 @@ impl Policy for KvPolicy {
         if !self.nodes.is_tracked(slot) {
             return;
         }
+        self.cheap.1 = self.cheap.1.saturating_sub(1);
         let node = self.nodes[slot];
         let ghost = Ghost { stamp: node.stamp, class: node.class(), hits: node.hits() };
         if let Some(gone) = self.history.push(tag, ghost, self.nodes.len()) {
@@ -341,7 +361,7 @@ impl Policy for KvPolicy {
         if self.age(self.learnt_at) >= period {
             self.learn();
         }
-        while let Some(at) = self.cheapest() {
+        while let Some(at) = self.cheap() {
             let slot = self.lists[at].coldest;
             if matches!(self.nodes[slot].kids(), 0 | KIDS_MAX) {
                 return Some(slot);
