@@ -52,8 +52,7 @@ pub struct Open {
     _permit: Permit,
 }
 
-/// An answer with its small body.
-#[derive(Debug)]
+/// An answer with its small body. Not to be printed: that of a session is a secret.
 pub struct Answer {
     pub head: Head,
     pub body: Vec<u8>,

@@ -2,7 +2,6 @@
 pub const READ_BYTES: usize = 2048;
 
 /// What came from a server and was not looked at yet. Its memory is cleared once, not for each read.
-#[derive(Debug)]
 pub struct Inbox {
     memory: Vec<u8>,
     from: usize,
