@@ -175,4 +175,33 @@ mod tests {
         assert_eq!(Target::new(false, "h", Some(443)).authority, "h:443");
         assert_eq!(Target::new(false, "::1", Some(9000)).to_string(), "http://[::1]:9000");
     }
+
+    #[tokio::test]
+    async fn no_connection_waits_for_more_to_send() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let target = Target::new(false, "127.0.0.1", Some(address.port()));
+        let dialer = |http2| {
+            let names = Box::new(crate::http::SystemNames);
+            Dialer::new(names, Trust::System, Duration::from_secs(5), http2, false)
+        };
+        assert!(!TcpStream::connect(address).await.unwrap().nodelay().unwrap(), "it is not so by itself");
+        for http2 in [Http2::Off, Http2::PriorKnowledge] {
+            let stream = dialer(http2).connect(&target).await.unwrap();
+            assert!(stream.tcp().nodelay().unwrap());
+        }
+        for direct in super::super::tls::pair::DIRECT {
+            assert!(super::super::tls::pair::dialed(*direct).await.tcp().nodelay().unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_survey_of_a_server_that_says_nothing_ends() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target::new(true, "127.0.0.1", Some(listener.local_addr().unwrap().port()));
+        let names = Box::new(crate::http::SystemNames);
+        let dialer = Dialer::new(names, Trust::System, Duration::from_millis(100), Http2::Off, false);
+        let found = timeout(Duration::from_secs(5), dialer.survey(&target)).await;
+        assert_eq!(found.expect("it does not wait for ever").unwrap_err().kind(), ErrorKind::Timeout);
+    }
 }

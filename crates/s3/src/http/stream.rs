@@ -68,6 +68,15 @@ impl Stream {
         poll_some(tcp, Interest::READABLE, room, cx, || tcp.try_read_vectored(&mut pieces))
     }
 
+    /// The socket.
+    #[cfg(test)]
+    pub fn tcp(&self) -> &TcpStream {
+        match self {
+            Stream::Plain(tcp) => tcp,
+            Stream::Tls(tls) => tls.tcp(),
+        }
+    }
+
     /// Whether an idle connection was closed by the server or holds bytes that nobody asked for, half a record of them
     /// included. (TLS takes in tickets while it looks.)
     pub fn is_stale(&mut self) -> bool {

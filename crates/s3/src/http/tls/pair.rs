@@ -1,6 +1,7 @@
 //! Two ends of one connection, for tests: ours, and a server's on rustls.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, SupportedProtocolVersion};
@@ -10,7 +11,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::{Tls, Trust};
+use crate::config::Http2;
 use crate::http::stream::Stream;
+use crate::http::{Dialer, SystemNames, Target};
+
+type Certified = rcgen::CertifiedKey<rcgen::KeyPair>;
 
 /// Whose records there are.
 pub const DIRECT: &[bool] = if cfg!(feature = "tls-direct") { &[false, true] } else { &[false] };
@@ -46,13 +51,32 @@ pub async fn flooded(direct: bool, tickets: usize) -> Stream {
     tls.connect("127.0.0.1", TcpStream::connect(address).await.unwrap()).await.unwrap()
 }
 
+/// Ours, as a dialer makes it.
+pub async fn dialed(direct: bool) -> Stream {
+    let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
+    let (config, trust) = server(&certified, ALL);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = Target::new(true, "127.0.0.1", Some(listener.local_addr().unwrap().port()));
+    let accept =
+        async { TlsAcceptor::from(Arc::new(config)).accept(listener.accept().await.unwrap().0).await.unwrap() };
+    let dialer = Dialer::new(Box::new(SystemNames), trust, Duration::from_secs(5), Http2::Off, direct);
+    let (stream, _) = tokio::join!(dialer.connect(&target), accept);
+    stream.unwrap()
+}
+
 fn ends(direct: bool, versions: &[&'static SupportedProtocolVersion]) -> (Tls, ServerConfig) {
     let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
+    let (config, trust) = server(&certified, versions);
+    (Tls::new(&trust, false, direct).unwrap(), config)
+}
+
+/// A server of that name, and who trusts it.
+fn server(certified: &Certified, versions: &[&'static SupportedProtocolVersion]) -> (ServerConfig, Trust) {
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
     let config = config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key).unwrap();
-    (Tls::new(&Trust::Pem(certified.cert.pem().into_bytes()), false, direct).unwrap(), config)
+    (config, Trust::Pem(certified.cert.pem().into_bytes()))
 }
 
 async fn connected(tls: &Tls, config: ServerConfig, bytes: Option<u32>) -> (Stream, TlsStream<TcpStream>) {

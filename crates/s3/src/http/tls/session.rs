@@ -144,6 +144,12 @@ impl Session {
         }
     }
 
+    /// The socket.
+    #[cfg(test)]
+    pub fn tcp(&self) -> &TcpStream {
+        &self.wire.tcp
+    }
+
     /// Whether a record has begun to arrive and is not whole.
     pub fn holds_sealed(&self) -> bool {
         !self.wire.incoming.is_empty()
