@@ -93,6 +93,9 @@ pub struct Moved {
     pub transfer: Transfer,
     /// Bytes moved, which is all of them. The end of the file before that is `UnexpectedEof`.
     pub result: io::Result<u64>,
+    /// The transfer's watch has not seen all that was read, because the bytes went where the CPU does not look and nobody asked for more:
+    /// they are believed.
+    pub unseen: bool,
 }
 
 /// A transfer that was not taken.

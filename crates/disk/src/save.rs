@@ -289,7 +289,7 @@ impl<M: Mover> Saving<M> {
     fn publish(mut self, hands: &Hands, moved: Moved) {
         let Some(key) = self.op.as_ref().map(|(op, _)| op.key.clone()) else { return };
         let shared = Arc::clone(&self.shared);
-        let Moved { transfer, result } = moved;
+        let Moved { transfer, result, .. } = moved;
         match result {
             Err(e) if is_full(&e) && self.squeeze() => return self.submit(hands, transfer),
             Err(e) if is_full(&e) => return self.end(Ok(Saved::Shed(ShedReason::Full))),

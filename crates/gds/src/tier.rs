@@ -11,6 +11,16 @@ use kvtier_uring::{Engine, EngineConfig, Registered};
 use crate::GdsConfig;
 use crate::mover::GdsMover;
 
+/// What came of registering GPU memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GpuRegistered {
+    /// How many bytes were registered.
+    pub bytes: usize,
+    /// Why not all, or with what.
+    pub reason: String,
+}
+
 /// A tier of files in a directory, for memory of GPUs and of the host.
 #[derive(Debug)]
 pub struct GdsTier(Disk<GdsMover>);
@@ -24,7 +34,16 @@ impl GdsTier {
                 .with_source(e)
         })?;
         let disk = config.disk.clone();
-        Ok(GdsTier(Disk::open(disk, GdsMover::new(engine, config))?))
+        let disk = Disk::open(disk, GdsMover::new(engine, config))?;
+        disk.mover().decide()?;
+        Ok(GdsTier(disk))
+    }
+
+    /// Registers an arena on a GPU with cuFile, in regions of at most 16 MiB, until the tier is dropped. Without, and where cuFile is not
+    /// used, everything works as well. Says what came of it.
+    pub fn register_gpu(&self, arena: &Arena) -> GpuRegistered {
+        let (bytes, reason) = self.0.mover().register_gpu(arena);
+        GpuRegistered { bytes, reason }
     }
 
     /// Registers an arena of host memory with the engine, so that its leases move with less work. Without, everything works as well. Says

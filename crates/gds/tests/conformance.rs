@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvtier_fakegpu::{Fakes, Report};
-use kvtier_gds::{GdsConfig, GdsTier, Layout};
+use kvtier_gds::{GdsConfig, GdsTier, Layout, Mode};
 use kvtier_mem::cuda::Gpu;
 use kvtier_mem::{Arena, Lease};
 use kvtier_testkit::conformance::{Fixture, Reach};
@@ -20,9 +20,14 @@ fn config(dir: &std::path::Path) -> GdsConfig {
 }
 
 fn host(layout: Layout) -> Fixture {
+    with(layout, |_| {})
+}
+
+fn with(layout: Layout, change: impl FnOnce(&mut GdsConfig)) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
     config.disk.layout = layout;
+    change(&mut config);
     let fixture = Fixture::new(GdsTier::open(config).unwrap()).with_capacity(CAPACITY).with_keep(dir);
     if layout == Layout::Kvtier { fixture } else { fixture.with_one_namespace() }
 }
@@ -41,10 +46,10 @@ impl Reach for Copies {
     }
 }
 
-fn device(layout: Layout) -> Fixture {
+fn device(fixture: Fixture) -> Fixture {
     let gpu = Gpu::open(0).unwrap();
     let arena = Arena::device(&gpu, 64 * MIB).unwrap();
-    host(layout).with_far_arena(arena, Copies(gpu))
+    fixture.with_far_arena(arena, Copies(gpu))
 }
 
 /// Runs a test over the stand-ins, in a child, after which nothing may be left.
@@ -67,7 +72,7 @@ mod gpu_memory {
     use super::*;
 
     fn make() -> Fixture {
-        device(Layout::Kvtier)
+        device(host(Layout::Kvtier))
     }
 
     kvtier_testkit::conformance!(make, over_fakes);
@@ -77,7 +82,24 @@ mod gpu_memory_lmcache_mp {
     use super::*;
 
     fn make() -> Fixture {
-        device(Layout::LmcacheMp)
+        device(host(Layout::LmcacheMp))
+    }
+
+    kvtier_testkit::conformance!(make, over_fakes);
+}
+
+mod gpu_memory_by_cufile {
+    use super::*;
+
+    fn make() -> Fixture {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("proc")).unwrap();
+        std::fs::write(root.path().join("proc/modules"), "").unwrap();
+        std::fs::create_dir_all(root.path().join("run/udev/data")).unwrap();
+        device(with(Layout::Kvtier, |config| {
+            config.mode = Mode::Require;
+            config.system_root = root.path().to_owned();
+        }))
     }
 
     kvtier_testkit::conformance!(make, over_fakes);

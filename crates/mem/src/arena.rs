@@ -126,6 +126,12 @@ impl Arena {
         vec![self.0.region]
     }
 
+    /// The GPU that its memory lies on.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(&self) -> Option<&Gpu> {
+        if let Backing::Device(device) = &self.0.backing { Some(device.gpu()) } else { None }
+    }
+
     /// What kind of memory it got.
     pub fn backing(&self) -> BackingKind {
         self.0.backing.kind()

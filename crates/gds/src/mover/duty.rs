@@ -19,20 +19,21 @@ impl Duty {
         self.transfer.as_mut().expect("taken only by `finish`, which consumes the duty")
     }
 
-    pub fn finish(mut self, result: io::Result<u64>) {
-        self.end(result);
+    /// Ends it; `unseen`: its watch has not seen all bytes.
+    pub fn finish(mut self, result: io::Result<u64>, unseen: bool) {
+        self.end(result, unseen);
     }
 
-    fn end(&mut self, result: io::Result<u64>) {
+    fn end(&mut self, result: io::Result<u64>, unseen: bool) {
         if let (Some(transfer), Some(done)) = (self.transfer.take(), self.done.take()) {
-            done(Moved { transfer, result });
+            done(Moved { transfer, result, unseen });
         }
     }
 }
 
 impl Drop for Duty {
     fn drop(&mut self) {
-        self.end(Err(closed()));
+        self.end(Err(closed()), false);
     }
 }
 

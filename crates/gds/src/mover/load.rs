@@ -12,23 +12,24 @@ use kvtier_uring::{Engine, Finished, Job};
 
 use super::Inner;
 use super::counts::add;
+use super::direct::{self, Rest};
 use super::duty::Duty;
 use super::engine::{self, io_error};
 use super::lane::Lane;
 use super::pinned::PinnedMemory;
 
 /// As direct I/O wants it.
-const PAGE: u64 = 4096;
+pub const PAGE: u64 = 4096;
 
 /// A range of one part that is read at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
-    part: usize,
+pub struct Piece {
+    pub part: usize,
     /// In the file.
-    at: u64,
+    pub at: u64,
     /// In the part.
-    offset: usize,
-    len: usize,
+    pub offset: usize,
+    pub len: usize,
 }
 
 /// A piece under way from the file.
@@ -42,10 +43,11 @@ struct Reading {
 /// Moves a transfer that reads into GPU memory, and what of it is for the host.
 pub async fn load(inner: Arc<Inner>, lane: Arc<Lane>, mut duty: Duty) {
     let result = run(&inner, &lane, &mut duty).await;
-    duty.finish(result);
+    let unseen = matches!(result, Ok((_, true)));
+    duty.finish(result.map(|(moved, _)| moved), unseen);
 }
 
-async fn run(inner: &Inner, lane: &Lane, duty: &mut Duty) -> io::Result<u64> {
+async fn run(inner: &Inner, lane: &Lane, duty: &mut Duty) -> io::Result<(u64, bool)> {
     let transfer = duty.transfer();
     let (file, mut watch) = (Arc::clone(&transfer.file), transfer.watch.take());
     let mut parts: Vec<Option<Part>> = std::mem::take(&mut transfer.parts).into_iter().map(Some).collect();
@@ -54,22 +56,50 @@ async fn run(inner: &Inner, lane: &Lane, duty: &mut Duty) -> io::Result<u64> {
     let far = far(inner, lane, &file, (&mut parts, &mut watch)).await;
     let near = near.finish(&mut parts).await;
     duty.transfer().parts = parts.into_iter().flatten().collect();
-    Ok(far? + near?)
+    let ((far, unseen), near) = (far?, near?);
+    Ok((far + near, unseen))
 }
 
+/// Bytes moved, and whether any of them were not seen.
 async fn far(
     inner: &Inner,
     lane: &Lane,
     file: &Arc<OwnedFd>,
-    (parts, watch): (&mut [Option<Part>], &mut Option<Watch>),
-) -> io::Result<u64> {
+    (parts, watch): (&mut Vec<Option<Part>>, &mut Option<Watch>),
+) -> io::Result<(u64, bool)> {
     for event in parts.iter().flatten().filter_map(after) {
         add(&inner.counts.event_waits, usize::from(!event.has_passed().unwrap_or(false)));
         lane.passed(&event).await?;
     }
+    let pieces = pieces(parts, inner.config.piece_bytes as u64);
+    let rest = match inner.direct(lane.gpu()) {
+        Some(direct) => direct::read((inner, lane, &direct), file, parts, watch, pieces).await?,
+        None => Rest { pieces, moved: 0, unseen: false },
+    };
+    let copied = if rest.pieces.is_empty() { 0 } else { copy(inner, lane, file, (parts, watch), rest.pieces).await? };
+    fill(parts);
+    Ok((rest.moved + copied, rest.unseen))
+}
+
+/// All of it has arrived.
+fn fill(parts: &mut [Option<Part>]) {
+    for part in parts.iter_mut().flatten() {
+        if let Part::Read { into, len, .. } = part {
+            into.assume_filled(*len);
+        }
+    }
+}
+
+/// Loads pieces through pinned memory.
+async fn copy(
+    inner: &Inner,
+    lane: &Lane,
+    file: &Arc<OwnedFd>,
+    (parts, watch): (&mut [Option<Part>], &mut Option<Watch>),
+    pieces: Vec<Piece>,
+) -> io::Result<u64> {
     let memory = inner.pinned(lane.gpu())?;
-    let mut left = pieces(parts, inner.config.piece_bytes as u64).into_iter();
-    let mut reading = VecDeque::new();
+    let (mut left, mut reading) = (pieces.into_iter(), VecDeque::new());
     let mut moved = 0;
     loop {
         ahead(inner, &memory, file, (&mut left, &mut reading)).await?;
@@ -89,7 +119,6 @@ async fn far(
                 }
             })
         })?;
-        into.assume_filled(piece.offset + piece.len);
         moved += piece.len as u64;
         add(&inner.counts.uploaded_bytes, piece.len);
     }

@@ -101,6 +101,23 @@ impl Bench {
         status.counters.iter().find(|(own, _)| *own == name).unwrap_or_else(|| panic!("no counter {name}")).1
     }
 
+    /// The same on a machine that has all that cuFile needs.
+    pub fn direct(change: impl FnOnce(&mut GdsConfig)) -> Self {
+        let root = machine();
+        let system_root = root.path().to_owned();
+        let bench = Bench::with(|config| {
+            config.system_root = system_root;
+            config.gpu = Some(0);
+            change(config);
+        });
+        drop(root);
+        bench
+    }
+
+    pub fn reasons(&self) -> String {
+        kvtier_core::Observe::status(&self.tier).reasons.join("\n")
+    }
+
     /// The one chunk's file.
     pub fn file(&self) -> std::path::PathBuf {
         let mut dirs = vec![self.dir.path().to_owned()];
@@ -116,6 +133,16 @@ impl Bench {
         }
         panic!("no chunk in {}", self.dir.path().display());
     }
+}
+
+/// The parts of a machine's file system that are looked at before cuFile is used.
+pub fn machine() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for dir in ["proc", "run/udev/data"] {
+        std::fs::create_dir_all(root.path().join(dir)).unwrap();
+    }
+    std::fs::write(root.path().join("proc/modules"), "nvidia_fs 1 0 - Live\n").unwrap();
+    root
 }
 
 /// Runs `body` over stand-ins in a child, after which nothing may be left.
