@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use kvtier_s3::{ErrorKind, Get, List, Put};
 use kvtier_testkit::s3::{Fault, Rule};
 use support::scene::Scene;
-use support::*;
 
 const LEN: usize = 100_000;
 /// A load under trouble may take so long, beside tests of other programs.

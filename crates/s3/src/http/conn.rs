@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWrite;
+use zeroize::Zeroizing;
 
 use super::body::Sink;
 use super::dial::Target;
@@ -34,8 +35,8 @@ pub struct Conn {
     stream: Stream,
     /// Where it leads.
     pub target: Arc<Target>,
-    /// The request under construction; kept between requests for its room.
-    pub out: Vec<u8>,
+    /// The head under construction; kept between requests for its room, and wiped at the end, since tokens go into it.
+    pub out: Zeroizing<Vec<u8>>,
     /// The path and query under construction.
     pub path: String,
     /// Since when it is idle.
@@ -58,7 +59,7 @@ pub struct Conn {
 impl Conn {
     /// Boxed, since it is handed on from step to step.
     pub(super) fn new(stream: Stream, target: Arc<Target>) -> Box<Self> {
-        let (out, path, inbox) = (Vec::with_capacity(1024), String::with_capacity(128), Inbox::new());
+        let (out, path, inbox) = (Vec::with_capacity(1024).into(), String::with_capacity(128), Inbox::new());
         let (parked, patience) = (Instant::now(), Patience::new());
         let (reused, spent) = (false, false);
         Box::new(Conn {
@@ -95,6 +96,11 @@ impl Conn {
     /// Whether TLS records are sealed and opened by us.
     pub fn is_direct(&self) -> bool {
         self.stream.is_direct()
+    }
+
+    /// Forgets for good what it has heard: a small answer may have a secret in it.
+    pub fn forget(&mut self) {
+        self.inbox.wipe();
     }
 
     /// Whether any byte of an answer has come.

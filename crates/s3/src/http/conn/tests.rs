@@ -41,7 +41,7 @@ fn answer(name: &str) -> Vec<u8> {
 /// Asks, and lands a body if that was good; bytes that were copied.
 async fn get(conn: &mut Conn, memory: &mut [u8]) -> Result<(u16, u64)> {
     let mut landing = Landing::new(memory);
-    conn.out = b"GET".to_vec();
+    conn.out = b"GET".to_vec().into();
     conn.send(&[], IDLE).await?;
     let head = conn.head(false, IDLE, landing.next(usize::MAX)).await?;
     match head.is_success() {
@@ -115,7 +115,7 @@ async fn a_refusal_is_heard_while_the_last_bytes_wait_to_go_out() {
     for direct in DIRECT {
         let (stream, mut server) = narrow(*direct, 4096).await;
         let mut conn = Conn::new(stream, Arc::new(Target::new(true, "127.0.0.1", None)));
-        conn.out = b"PUT".to_vec();
+        conn.out = b"PUT".to_vec().into();
         // All of it is sealed at once; the sockets hold less, and the server reads nothing.
         let body = vec![7; 60_000];
         let refuse = async {
@@ -143,7 +143,7 @@ async fn the_last_words_of_a_server_are_waited_for_no_longer_than_they_are_worth
     });
     tcp.shutdown().await.unwrap();
     let mut conn = Conn::new(Stream::Plain(tcp), Arc::new(Target::new(false, "127.0.0.1", None)));
-    conn.out = b"PUT".to_vec();
+    conn.out = b"PUT".to_vec().into();
     let sent = tokio::time::timeout(Duration::from_secs(2), conn.send(&[7; 100], IDLE)).await;
     assert_eq!(sent.expect("it does not wait for ever").unwrap_err().kind(), ErrorKind::Io);
 }
@@ -163,7 +163,7 @@ async fn a_chunk_has_a_size_of_hex_digits() {
 #[tokio::test]
 async fn what_a_connection_holds_is_not_printed() {
     let mut conn = serving(Vec::new()).await;
-    conn.out = b"GET / HTTP/1.1\r\nx-amz-s3session-token: hush".to_vec();
+    conn.out = b"GET / HTTP/1.1\r\nx-amz-s3session-token: hush".to_vec().into();
     conn.path = "/private".into();
     conn.inbox.push(b"<SessionToken>hush</SessionToken>");
     let shown = format!("{conn:?}");
