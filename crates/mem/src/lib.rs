@@ -12,8 +12,6 @@ mod attached;
 mod backing;
 mod budget;
 mod config;
-#[cfg(feature = "cuda")]
-pub mod cuda;
 mod error;
 mod foreign;
 mod lease;

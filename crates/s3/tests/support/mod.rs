@@ -4,10 +4,8 @@
 #[cfg(feature = "aws-config")]
 pub mod fake;
 pub mod front;
-pub mod proxy;
+pub mod haproxy;
 pub mod remote;
-pub mod rss;
-pub mod scene;
 #[cfg(feature = "tier")]
 pub mod tier;
 

@@ -3,6 +3,7 @@
 use std::task::{Context, Poll, Waker};
 
 use rustls::ConnectionTrafficSecrets;
+use rustls::crypto::cipher::{AeadKey, Iv};
 
 use super::*;
 
