@@ -5,12 +5,16 @@ use kvtier_evict::{Arc, Entry, KvPolicy, Lru, Policy, PolicyKind, S3Fifo, Sieve}
 use kvtier_index::{Chunk, Index, IndexConfig, Reserve};
 use kvtier_key::Digest;
 
-use crate::ENTRIES;
+use crate::{BATCH, ENTRIES};
 
 /// What is measured.
 pub trait Cache {
     /// Looks a key up as used; whether it is there.
     fn hit(&mut self, key: u64) -> bool;
+    /// Looks up many, as one request does; whether all were there.
+    fn hit_all(&mut self, keys: &[u64]) -> bool {
+        keys.iter().fold(true, |all, key| self.hit(*key) && all)
+    }
     /// Adds a key that is not there; something else goes.
     fn insert(&mut self, key: u64);
     /// Heap memory, where the cache says.
@@ -89,10 +93,11 @@ impl Cache for foyer_memory::Cache<u64, u64> {
     }
 }
 
-/// One of our policies with a table, keys and values by slot.
+/// One of our policies with a table from keys to slots, and what lies in the slots. (Keys are uniform: each is its own hash.)
 struct Slots<P> {
     policy: P,
-    table: HashTable<u32>,
+    table: HashTable<(u64, u32)>,
+    /// The key, by which its place in the table is found again, and the value.
     entries: Vec<(u64, u64)>,
 }
 
@@ -104,9 +109,21 @@ impl<P: Policy> Slots<P> {
 
 impl<P: Policy> Cache for Slots<P> {
     fn hit(&mut self, key: u64) -> bool {
-        let entries = &self.entries;
-        let found = self.table.find(key, |slot| entries[*slot as usize].0 == key).copied();
-        found.map(|slot| self.policy.touch(slot)).is_some()
+        let found = self.table.find(key, |(there, _)| *there == key).copied();
+        found.map(|(_, slot)| self.policy.touch(slot)).is_some()
+    }
+
+    fn hit_all(&mut self, keys: &[u64]) -> bool {
+        let mut slots = [0; BATCH];
+        let mut all = true;
+        for (key, slot) in keys.iter().zip(&mut slots) {
+            match self.table.find(*key, |(there, _)| there == key) {
+                Some((_, found)) => *slot = *found,
+                None => all = false,
+            }
+        }
+        self.policy.touch_chain(&slots[..keys.len()]);
+        all
     }
 
     fn insert(&mut self, key: u64) {
@@ -116,12 +133,11 @@ impl<P: Policy> Cache for Slots<P> {
         } else {
             let slot = self.policy.victim().expect("a full cache has a victim");
             let old = std::mem::replace(&mut self.entries[slot as usize], (key, key)).0;
-            self.table.find_entry(old, |at| *at == slot).expect("what is there is in the table").remove();
+            self.table.find_entry(old, |(_, at)| *at == slot).expect("what is there is in the table").remove();
             self.policy.evict(slot, old);
             slot
         };
-        let entries = &self.entries;
-        self.table.insert_unique(key, slot, |slot| entries[*slot as usize].0);
+        self.table.insert_unique(key, (key, slot), |(key, _)| *key);
         self.policy.insert(Entry::new(slot, 1).with_tag(key));
     }
 
@@ -151,6 +167,13 @@ impl Cache for Whole {
         let digest = digest(key);
         let there = self.0.get(&digest).is_some();
         self.0.touch_batch(&[digest]);
+        there
+    }
+
+    fn hit_all(&mut self, keys: &[u64]) -> bool {
+        let digests: [Digest; BATCH] = std::array::from_fn(|at| digest(keys[at]));
+        let there = digests.iter().fold(true, |all, digest| self.0.get(digest).is_some() && all);
+        self.0.touch_batch(&digests);
         there
     }
 

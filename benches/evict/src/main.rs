@@ -1,6 +1,7 @@
 //! What an operation costs at a million entries: our policies beside other caches, in one run on one thread.
 //!
 //! Keys are uniform 64-bit numbers, values 8 bytes. `hit` looks up a random key that is there and counts it as used;
+//! `batch` looks up 16 of them and counts them as used together, as one request does, where a cache can;
 //! `insert` adds a new key to a full cache, which gives up another. Ours are a policy and the plainest table over its
 //! slots; the last rows are the whole index, which keeps 32-byte digests, lengths, tenants and chains besides.
 //! Times are CPU time of the thread, the best of five rounds; rounds of all caches take turns, so that a busy machine
@@ -18,6 +19,8 @@ use caches::{Cache, all};
 pub const ENTRIES: usize = 1_000_000;
 const OPS: u64 = 1_000_000;
 const ROUNDS: usize = 5;
+/// Keys of a request.
+pub const BATCH: usize = 16;
 
 fn main() {
     // With words, only the caches whose names contain one of them.
@@ -26,21 +29,27 @@ fn main() {
     let mut rows: Vec<Row> = all().into_iter().filter(|(name, _)| asked(name)).map(Row::new).collect();
     for round in 0..ROUNDS as u64 {
         rows.iter_mut().for_each(|row| row.hits(round));
+        rows.iter_mut().for_each(|row| row.batches(round));
     }
     for _ in 0..ROUNDS {
         rows.iter_mut().for_each(Row::inserts);
     }
     let base = |of: fn(&Row) -> f64| rows.iter().find(|row| row.name == "schnellru").map_or(1.0, of);
-    let (hit, insert) = (base(|row| row.hit), base(|row| row.insert));
+    let (hit, batch, insert) = (base(|row| row.hit), base(|row| row.batch), base(|row| row.insert));
     println!("{ENTRIES} entries, ns an operation; in brackets against schnellru\n");
-    println!("{:<26}{:>10}{:>10}{:>10}{:>10}{:>14}", "cache", "hit", "", "insert", "", "bytes/entry");
+    println!(
+        "{:<24}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>14}",
+        "cache", "hit", "", "batch", "", "insert", "", "bytes/entry"
+    );
     for row in &rows {
         let bytes = row.bytes.map_or(String::from("-"), |bytes| format!("{bytes:.1}"));
         println!(
-            "{:<26}{:>10.0}{:>10}{:>10.0}{:>10}{bytes:>14}",
+            "{:<24}{:>8.0}{:>8}{:>8.0}{:>8}{:>8.0}{:>8}{bytes:>14}",
             row.name,
             row.hit,
             format!("[{:.2}]", row.hit / hit),
+            row.batch,
+            format!("[{:.2}]", row.batch / batch),
             row.insert,
             format!("[{:.2}]", row.insert / insert),
         );
@@ -55,6 +64,7 @@ struct Row {
     /// Keys from here on are new.
     next: u64,
     hit: f64,
+    batch: f64,
     insert: f64,
     bytes: Option<f64>,
 }
@@ -66,7 +76,7 @@ impl Row {
         (0..next).for_each(|n| cache.insert(key(n)));
         let there: Vec<u64> = (0..next).map(key).filter(|key| cache.hit(*key)).collect();
         assert!(there.len() > ENTRIES * 9 / 10, "{name}: only {} of {ENTRIES} are there", there.len());
-        Row { name, cache, there, next, hit: f64::MAX, insert: f64::MAX, bytes: None }
+        Row { name, cache, there, next, hit: f64::MAX, batch: f64::MAX, insert: f64::MAX, bytes: None }
     }
 
     fn hits(&mut self, round: u64) {
@@ -80,6 +90,21 @@ impl Row {
         });
         assert!(hits == OPS, "{}: {hits} hits of {OPS}", self.name);
         self.hit = self.hit.min(took);
+    }
+
+    fn batches(&mut self, round: u64) {
+        let (cache, there) = (&mut self.cache, &self.there);
+        let mut hits = 0;
+        let took = timed(|| {
+            for n in (0..OPS).step_by(BATCH) {
+                let keys: [u64; BATCH] = std::array::from_fn(|at| {
+                    there[(scatter(n + at as u64 + round * OPS) % there.len() as u64) as usize]
+                });
+                hits += if cache.hit_all(&keys) { BATCH as u64 } else { 0 };
+            }
+        });
+        assert!(hits == OPS, "{}: {hits} hits of {OPS}", self.name);
+        self.batch = self.batch.min(took);
     }
 
     fn inserts(&mut self) {

@@ -11,7 +11,7 @@ use tokio::sync::Barrier;
 use tokio::task::LocalSet;
 
 use crate::peers::{self, Peer};
-use crate::usage::{cpu_s, rss_mib};
+use crate::usage::{self, allocations, cpu_s, rss_mib, threads};
 
 /// `run`.
 #[derive(Clone, Debug, clap::Args)]
@@ -70,14 +70,17 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let measured = match args.peer.as_str() {
         "raw-blocking" => peers::blocking::run(args)?,
         "raw-uring" => peers::uring::run(args)?,
+        "kvtier-tier" => peers::tier::run(args)?,
         _ => drive_named(args)?,
     };
-    let Measured { mut ms, seconds, user_s, system_s } = measured;
+    let Measured { mut ms, seconds, user_s, system_s, allocations, threads, requests } = measured;
     ms.sort_unstable_by(f64::total_cmp);
     let at = |share: f64| ms.get(((ms.len().max(1) - 1) as f64 * share).round() as usize).copied();
     Ok(json!({
         "ops": ms.len(), "seconds": seconds, "user_s": user_s, "system_s": system_s, "p50_ms": at(0.5), "p99_ms": at(0.99),
         "rss_over_memory_mib": rss_mib() - (args.concurrency * args.size) as f64 / 1048576.0,
+        "grown_mib": usage::grown_mib(), "threads": threads, "allocations_per_op": allocations as f64 / args.count as f64,
+        "requests_per_op": requests,
     }))
 }
 
@@ -109,20 +112,26 @@ pub struct Measured {
     pub seconds: f64,
     pub user_s: f64,
     pub system_s: f64,
+    pub allocations: usize,
+    pub threads: Option<u64>,
+    /// For each operation, where the client counts them.
+    pub requests: Option<f64>,
 }
 
 /// Measures what happens between its making and its end.
-pub struct Clock(Instant, (f64, f64));
+pub struct Clock(Instant, (f64, f64), usize);
 
 impl Clock {
     pub fn start() -> Self {
-        Clock(Instant::now(), cpu_s())
+        Clock(Instant::now(), cpu_s(), allocations())
     }
 
     pub fn stop(self, ms: Vec<f64>) -> Measured {
         let ((user, system), (user_before, system_before)) = (cpu_s(), self.1);
         let seconds = self.0.elapsed().as_secs_f64();
-        Measured { ms, seconds, user_s: user - user_before, system_s: system - system_before }
+        let (allocations, threads) = (allocations() - self.2, threads());
+        let (user_s, system_s) = (user - user_before, system - system_before);
+        Measured { ms, seconds, user_s, system_s, allocations, threads, requests: None }
     }
 }
 
@@ -136,10 +145,15 @@ struct Shared<P> {
     right: Vec<u8>,
 }
 
+/// Memory for all that is in flight, touched before the clock starts.
+pub fn arena(args: &RunArgs) -> Result<Arena> {
+    let slot = args.size.next_multiple_of(4096);
+    Ok(Arena::new(ArenaConfig::huge(args.concurrency * slot).with_slots(slot).with_prefault())?)
+}
+
 /// Runs as many workers as requests may be in flight; each does one operation before the clock starts, to have its connection.
 async fn drive<P: Peer + 'static>(args: &RunArgs, peer: P) -> Result<Measured> {
-    let slot = args.size.next_multiple_of(4096);
-    let arena = Arena::new(ArenaConfig::huge(args.concurrency * slot).with_slots(slot).with_prefault())?;
+    let arena = arena(args)?;
     let shared = Rc::new(Shared {
         peer,
         args: args.clone(),
@@ -153,6 +167,7 @@ async fn drive<P: Peer + 'static>(args: &RunArgs, peer: P) -> Result<Measured> {
         let lease = arena.lease(args.size)?;
         workers.push(tokio::task::spawn_local(work(Rc::clone(&shared), lease)));
     }
+    usage::mark();
     shared.barrier.wait().await;
     let clock = Clock::start();
     for worker in workers {

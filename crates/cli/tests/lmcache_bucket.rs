@@ -17,8 +17,8 @@ use kvtier_testkit::s3::{Server, Setup};
 /// A bucket of this name is part of our server's host, 127.0.0.1, as LMCache wants it. Our tier calls the host another name.
 const BUCKET: &str = "127.0.0";
 const COUNT: u8 = 20;
-/// Below the 8 MiB from which on aws-crt writes in parts, which our server in memory refuses it.
-const LENGTHS: [usize; 2] = [300_000, 4 << 20];
+/// Of 8 MiB and more aws-crt writes and reads in parts.
+const LENGTHS: [usize; 3] = [300_000, 4 << 20, 10 << 20];
 
 fn lmcache(python: &str, mode: &str, server: &Server, len: usize) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lmcache_bucket.py");
@@ -26,7 +26,12 @@ fn lmcache(python: &str, mode: &str, server: &Server, len: usize) {
     command.args([script, mode, &server.address().to_string(), &COUNT.to_string(), &len.to_string()]);
     command.env("PYTHONWARNINGS", "ignore").env("LMCACHE_LOG_LEVEL", "ERROR");
     let out = command.output().unwrap();
-    assert!(out.status.success(), "{}{:?}", String::from_utf8_lossy(&out.stderr), server.seen().last());
+    assert!(
+        out.status.success(),
+        "{}{:?}",
+        String::from_utf8_lossy(&out.stderr),
+        server.seen().iter().rev().take(8).collect::<Vec<_>>()
+    );
     assert!(String::from_utf8_lossy(&out.stdout).contains(&format!("{mode} {COUNT}")));
 }
 
@@ -83,7 +88,7 @@ fn what_lmcache_wrote_is_served_by_us_and_what_we_wrote_by_it() {
     for len in LENGTHS {
         let server = || {
             let mut setup = Setup::default();
-            setup.bucket = BUCKET.into();
+            (setup.bucket, setup.plain_uploads) = (BUCKET.into(), true);
             Server::start(setup).unwrap()
         };
         let theirs = server();

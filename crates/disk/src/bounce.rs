@@ -27,7 +27,11 @@ impl Landing {
     ) -> Result<(Self, Vec<Part>), (Vec<Lease>, Option<Error>)> {
         let whole = len - len % PAGE as usize;
         let mut parts = Vec::with_capacity(2);
-        let landing = if is_aligned(&leases, whole) {
+        let far = leases.iter().any(|lease| !lease.place().is_host());
+        let landing = if far {
+            parts.extend(far_parts(leases, whole));
+            Landing { leases: Vec::new(), direct: parts.len(), len }
+        } else if is_aligned(&leases, whole) {
             let (mut at, mut rest) = (0, Vec::new());
             for into in leases {
                 let n = into.len().min(whole - at);
@@ -75,6 +79,17 @@ impl Landing {
     }
 }
 
+/// The first `whole` bytes into memory that the CPU cannot reach, of whatever alignment. What nothing is read into is part of the transfer
+/// too: it may be waited for.
+fn far_parts(leases: Vec<Lease>, whole: usize) -> impl Iterator<Item = Part> {
+    let mut at = 0;
+    leases.into_iter().map(move |into| {
+        let (from, len) = (at, into.len().min(whole - at));
+        at += len;
+        Part::Read { at: from as u64, into, len }
+    })
+}
+
 /// Whether the first `whole` bytes (whole pages) can be read straight into these leases.
 fn is_aligned(leases: &[Lease], whole: usize) -> bool {
     let page = PAGE as usize;
@@ -86,8 +101,13 @@ fn is_aligned(leases: &[Lease], whole: usize) -> bool {
     })
 }
 
-/// Copies `bytes`, which begin at `at` of the payload, to where they belong in the leases.
-pub fn scatter(leases: &mut [Lease], mut at: usize, mut bytes: &[u8]) -> Result<(), kvtier_mem::Error> {
+/// Copies `bytes`, which begin at `at` of the payload, to where they belong in the leases, by `write`.
+pub fn scatter<E>(
+    leases: &mut [Lease],
+    mut at: usize,
+    mut bytes: &[u8],
+    write: impl Fn(&mut Lease, usize, &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     for lease in leases {
         if bytes.is_empty() {
             break;
@@ -97,7 +117,7 @@ pub fn scatter(leases: &mut [Lease], mut at: usize, mut bytes: &[u8]) -> Result<
             continue;
         }
         let n = bytes.len().min(lease.len() - at);
-        lease.write_at(at, &bytes[..n])?;
+        write(lease, at, &bytes[..n])?;
         bytes = &bytes[n..];
         at = 0;
     }

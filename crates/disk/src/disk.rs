@@ -9,7 +9,6 @@ use kvtier_core::{
 use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
 
-use crate::counters::add;
 use crate::geometry::{Geometry, agree_on_namespace};
 use crate::hands::Hands;
 use crate::history::{self, Journal, Reader};
@@ -292,7 +291,8 @@ impl<M: Mover> Tier for Disk<M> {
         // Together and before the answers, which come in any order: the head of a chain is to stay longer than its tail.
         self.shared.used(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>(), &ctx.hint);
         for (op, slot) in ops.into_iter().zip(slots) {
-            let refusal = load::refusal(&op, self.shared.bounce_bytes).or_else(|| self.refusal(&op.key, "load"));
+            let refusal = load::refusal(&op, &self.shared.mover, self.shared.bounce_bytes)
+                .or_else(|| self.refusal(&op.key, "load"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, None));
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
                 let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
@@ -305,15 +305,9 @@ impl<M: Mover> Tier for Disk<M> {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.hands.clock.at(ctx.deadline, &batch.expiry());
-        let Ok(together) = Together::new(&self.shared, ctx, &ops) else {
-            add(&self.shared.counters.shed, ops.len() as u64);
-            let full = |(op, slot): (Save, Slot<_, _>)| slot.finish(op, Ok(Saved::Shed(ShedReason::Sets)));
-            ops.into_iter().zip(slots).for_each(full);
-            return ticket;
-        };
-        let announced = self.shared.announce(ctx.chain, &ops);
+        let (announced, together) = (self.shared.announce(ctx.chain, &ops), Together::new(&self.shared, ctx, &ops));
         for ((op, slot), announced) in ops.into_iter().zip(slots).zip(announced) {
-            let refusal = save::refusal(&op.key, &op.from, self.shared.bounce_bytes);
+            let refusal = save::refusal(&op.key, &op.from, &self.shared.mover, self.shared.bounce_bytes);
             let refusal = refusal.or_else(|| self.refusal(&op.key, "save"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, Some(op.bytes())));
             if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
@@ -400,6 +394,7 @@ impl<M: Mover> Observe for Disk<M> {
         reasons.extend(self.shared.home.foreign().map(Foreign::describe));
         reasons.extend(self.shared.geometry.describe());
         let mut counters = self.shared.counters.all();
+        counters.extend(self.shared.mover.counters());
         let gate = self.shared.gate.stats();
         counters.extend([("queue_us", self.hands.pool.waited_us())]);
         counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);

@@ -191,11 +191,9 @@ impl<M: Mover> Chores<M> {
     }
 
     fn evict_as_lmcache_does(&self) {
-        while self.shared.may_evict() {
+        if self.shared.may_evict() {
             let victims = self.shared.index().compat_victims(self.shared.now_ms());
-            if victims.is_empty() || self.shared.evict(victims) == 0 {
-                return;
-            }
+            self.shared.evict(victims);
         }
     }
 

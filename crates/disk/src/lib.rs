@@ -43,4 +43,4 @@ pub use home::kind_of;
 pub use kvtier_evict::PolicyKind;
 pub use kvtier_index::{Compat, Quotas};
 pub use layout::{Layout, Verify};
-pub use mover::{Finish, Moved, Mover, Part, Refused, Transfer, Watch};
+pub use mover::{Fetched, Finish, Moved, Mover, Part, Refused, Transfer, Watch};

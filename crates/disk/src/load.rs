@@ -143,6 +143,7 @@ fn finish<M: Mover>(
     let bounced = landing.is_bounced();
     let (mut into, bounce, tail) = landing.unpack(moved.transfer.parts);
     let sums = std::mem::replace(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner), PieceSums::new(0));
+    let sums = if moved.unseen { None } else { Some(sums) };
     let proven = match (&moved.result, &tail) {
         (Ok(_), Some(tail)) => prove(&key, len, tail, sums),
         _ => None,
@@ -163,7 +164,12 @@ pub fn land<M: Mover>(
     let bounce = bounce.and_then(Lease::as_host).unwrap_or_default();
     add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
     add(&shared.counters.copied_tail_bytes, end.len() as u64);
-    scatter(into, 0, bounce).is_ok() && scatter(into, len as usize - end.len(), end).is_ok()
+    let near = |lease: &mut Lease, at: usize, bytes: &[u8]| lease.write_at(at, bytes).map_err(io::Error::other);
+    let write = |lease: &mut Lease, at: usize, bytes: &[u8]| {
+        if lease.place().is_host() { near(lease, at, bytes) } else { shared.mover.put(lease, at, bytes) }
+    };
+    let landed = scatter(into, 0, bounce, write).and_then(|()| scatter(into, len as usize - end.len(), end, write));
+    landed.inspect_err(|e| shared.fault(format!("load: the bytes cannot be copied to where they belong: {e}"))).is_ok()
 }
 
 /// Answers a load whose file was read: with a hit only if its bytes were proven and landed. The file, of `bytes` as its name or itself says,
@@ -198,21 +204,26 @@ pub fn settle<M: Mover>(
     }
 }
 
-/// Checks key, namespace, lengths and every byte's checksum against the footer. Gives the payload's last partial page.
-fn prove<'a>(key: &Key, len: u64, pair: &'a Lease, mut sums: PieceSums) -> Option<&'a [u8]> {
+/// Checks key, namespace, lengths and every byte's checksum against the footer; without sums, all but those. Gives the payload's last partial
+/// page.
+fn prove<'a>(key: &Key, len: u64, pair: &'a Lease, sums: Option<PieceSums>) -> Option<&'a [u8]> {
     let pair = pair.as_host()?;
     let (padded, page) = pair.split_at_checked(pair.len().checked_sub(PAGE as usize)?)?;
     let (facts, name) = footer::decode(page).ok()?;
     let (tail, padding) = padded.split_at_checked((len % PAGE) as usize)?;
-    sums.piece(len - tail.len() as u64, tail);
-    let found: BlockSums = sums.finish()?;
+    let found = |mut sums: PieceSums| -> Option<BlockSums> {
+        sums.piece(len - tail.len() as u64, tail);
+        sums.finish()
+    };
+    let right = sums.is_none_or(|sums| found(sums).is_some_and(|found| found == facts.sums));
     let same = facts.key == *key.digest()
         && facts.namespace == key.namespace().digest()
         && facts.raw_len == len
         && facts.codec.0 == 0
         && facts.key_id == 0
         && name == key.canonical()
-        && facts.sums == found
+        && facts.sums.len() == len
+        && right
         && padding.iter().all(|b| *b == 0);
     same.then_some(tail)
 }
@@ -239,10 +250,14 @@ pub fn condemned<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, (len, see
 }
 
 /// Why a load can never succeed here, whatever the state of the tier.
-pub fn refusal(op: &Load, bounce_bytes: usize) -> Option<Error> {
+pub fn refusal(op: &Load, mover: &impl Mover, bounce_bytes: usize) -> Option<Error> {
     let invalid = |what: String| Some(Error::new(ErrorKind::Invalid, what).with_op("load").with_key(*op.key.digest()));
-    if let Some(lease) = op.into.iter().find(|l| !l.place().is_host()) {
-        return invalid(format!("memory at {:?} cannot be written by the CPU; use a tier that can", lease.place()));
+    if let Some(lease) = op.into.iter().find(|l| !mover.reaches(l.place())) {
+        return invalid(format!("this tier does not reach memory at {:?}; use one that does", lease.place()));
+    }
+    let far = op.into.iter().filter(|l| !l.place().is_host()).count();
+    if far > 0 {
+        return (far < op.into.len()).then(|| invalid("leases of host and GPU memory in one load".into())).flatten();
     }
     if bounce_bytes == 0 && op.into.iter().any(|l| !(l.addr() as u64).is_multiple_of(PAGE)) {
         return invalid(not_aligned(bounce_bytes));

@@ -3,7 +3,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kvtier_mem::{Lease, View};
+use kvtier_mem::{Lease, Place, View};
 
 /// Moves bytes between memory and an open file. All a directory tier asks of the hardware: it knows no keys and no names.
 pub trait Mover: fmt::Debug + Send + Sync + 'static {
@@ -16,7 +16,38 @@ pub trait Mover: fmt::Debug + Send + Sync + 'static {
 
     /// Which engine moves the bytes, and why that one.
     fn describe(&self) -> String;
+
+    /// Whether it moves memory of this place. The rest of this trait is for memory that the CPU cannot reach, and for who moves such: their
+    /// [`submit`](Mover::submit) takes reads of any alignment into it, among them reads of nothing, and looks at what memory has to wait for.
+    fn reaches(&self, place: Place) -> bool {
+        place.is_host()
+    }
+
+    /// The most bytes that [`fetch`](Mover::fetch) brings at once.
+    fn fetch_bytes_max(&self) -> u64 {
+        0
+    }
+
+    /// Brings the bytes of views that the CPU cannot reach to where it can, when there is room; `done` gets them, in the same order, at
+    /// addresses that may be written from, and is called exactly once, on a thread of the mover's. Never blocks.
+    fn fetch(&self, from: Vec<View>, done: Fetched) {
+        drop(from);
+        done(Err(io::ErrorKind::Unsupported.into()));
+    }
+
+    /// Copies a few bytes (less than 4 KiB) to `at` of a lease that the CPU cannot reach, and that was part of a transfer just before.
+    fn put(&self, into: &mut Lease, at: usize, bytes: &[u8]) -> io::Result<()> {
+        into.write_at(at, bytes).map_err(io::Error::other)
+    }
+
+    /// What it counted, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }
+
+/// Called with bytes that were fetched.
+pub type Fetched = Box<dyn FnOnce(io::Result<Vec<View>>) + Send>;
 
 /// Called with the memory and the outcome of a transfer. Must be quick.
 pub type Finish = Box<dyn FnOnce(Moved) + Send>;
@@ -62,6 +93,9 @@ pub struct Moved {
     pub transfer: Transfer,
     /// Bytes moved, which is all of them. The end of the file before that is `UnexpectedEof`.
     pub result: io::Result<u64>,
+    /// The transfer's watch has not seen all that was read, because the bytes went where the CPU does not look and nobody asked for more:
+    /// they are believed.
+    pub unseen: bool,
 }
 
 /// A transfer that was not taken.

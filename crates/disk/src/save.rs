@@ -34,6 +34,8 @@ pub struct Saving<M: Mover> {
     /// What lies beside the file in a foreign layout.
     facts: Option<Facts>,
     len: u64,
+    /// The chunk's bytes, where the caller's are out of the CPU's reach.
+    fetched: Option<Vec<View>>,
     /// The medium was full once already.
     retried: bool,
 }
@@ -88,7 +90,8 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     let want = Want::new(shared.home.file_len(len)).with_place(announced.place()).with_tenant(tenant);
     let room = Some(Room::new(shared, want, slot.deadline()));
     let (op, shared, _together) = (Some((op, slot)), Arc::clone(shared), together);
-    let saving = Saving { shared, announced, _together, op, room, draft: None, facts: None, len, retried: false };
+    let saving =
+        Saving { shared, announced, _together, op, room, draft: None, facts: None, len, fetched: None, retried: false };
     saving.claim(hands, None);
 }
 
@@ -118,6 +121,9 @@ impl<M: Mover> Saving<M> {
         if let Some(over) = self.op.as_ref().and_then(|(_, slot)| slot.is_over()) {
             return self.end(Err(Error::new(over, "ended while it waited for memory").with_op("save")));
         }
+        if self.is_far() {
+            return self.fetch(hands);
+        }
         let (line, hands2) = (self.shared.for_memory.clone(), hands.clone());
         let seen = Some(line.seen());
         match self.prepare() {
@@ -129,13 +135,45 @@ impl<M: Mover> Saving<M> {
         }
     }
 
+    /// Whether the bytes still have to be brought to where the CPU reaches them.
+    fn is_far(&self) -> bool {
+        let far = |(op, _): &(Save, Slot<Save, Saved>)| op.from.iter().any(|view| !view.place().is_host());
+        self.fetched.is_none() && self.op.as_ref().is_some_and(far)
+    }
+
+    /// Brings the bytes to where the CPU reaches them, then starts.
+    fn fetch(mut self, hands: &Hands) {
+        let Some((op, _)) = &self.op else { return };
+        let (from, shared, hands) = (op.from.clone(), Arc::clone(&self.shared), hands.clone());
+        shared.mover.fetch(
+            from,
+            Box::new(move |fetched| {
+                let pool = Arc::clone(&hands.pool);
+                pool.push(Lane::Write, move || match fetched {
+                    Ok(views) => {
+                        self.fetched = Some(views);
+                        self.start(&hands, None);
+                    }
+                    Err(e) => {
+                        let key = self.op.as_ref().map(|(op, _)| op.key.clone());
+                        let error =
+                            |key: Key| self.shared.io_error("save", &key, "cannot read the chunk from the GPU", e);
+                        let error = key.map_or_else(|| Error::new(ErrorKind::Closed, "already ended"), error);
+                        self.end(Err(error));
+                    }
+                });
+            }),
+        );
+    }
+
     /// Makes the unfinished file and all that goes into it.
     fn prepare(&mut self) -> Result<Transfer, Stop> {
         let failed = |error: Error| Stop::End(Err(error));
         let Some((op, _)) = &self.op else { return Err(failed(Error::new(ErrorKind::Closed, "already ended"))) };
         let (shared, len, key) = (Arc::clone(&self.shared), self.len, op.key.clone());
+        let from = self.fetched.as_ref().unwrap_or(&op.from);
         let Ok(mut tail) = shared.tails.lease(2 * PAGE as usize) else { return Err(Stop::NoMemory) };
-        let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums(&shared, &op.from));
+        let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums(&shared, from));
         let foreign = shared.home.foreign();
         let page = if foreign.is_some() { Ok(Vec::new()) } else { footer::encode(&facts, &key).map(Vec::from) };
         let Ok(page) = page else {
@@ -144,8 +182,8 @@ impl<M: Mover> Saving<M> {
         };
         self.facts = foreign.map(|_| facts);
         let whole = (len - len % PAGE) as usize;
-        let Ok(mut parts) = self.payload(&op.from, whole) else { return Err(Stop::NoMemory) };
-        let mut pair = last_bytes(&op.from, whole);
+        let Ok(mut parts) = self.payload(from, whole) else { return Err(Stop::NoMemory) };
+        let mut pair = last_bytes(from, whole);
         add(&shared.counters.copied_tail_bytes, pair.len() as u64);
         pair.resize(pair.len().next_multiple_of(PAGE as usize), 0);
         pair.extend_from_slice(&page);
@@ -251,7 +289,7 @@ impl<M: Mover> Saving<M> {
     fn publish(mut self, hands: &Hands, moved: Moved) {
         let Some(key) = self.op.as_ref().map(|(op, _)| op.key.clone()) else { return };
         let shared = Arc::clone(&self.shared);
-        let Moved { transfer, result } = moved;
+        let Moved { transfer, result, .. } = moved;
         match result {
             Err(e) if is_full(&e) && self.squeeze() => return self.submit(hands, transfer),
             Err(e) if is_full(&e) => return self.end(Ok(Saved::Shed(ShedReason::Full))),
@@ -259,7 +297,7 @@ impl<M: Mover> Saving<M> {
                 let error = shared.io_error("save", &key, "cannot write the chunk's file", e);
                 return self.end(Err(error));
             }
-            Ok(_) => {}
+            Ok(_) => self.fetched = None,
         }
         if let Some(facts) = self.facts.take()
             && let Err(e) = layout::finish_file(&shared, &transfer.file, &facts, self.len)
@@ -275,11 +313,6 @@ impl<M: Mover> Saving<M> {
         }
         drop(transfer);
         shared.for_memory.call();
-        // Whoever was told that it took too long may have removed the key since: it must not appear after that.
-        if let Some(over) = self.op.as_ref().and_then(|(_, slot)| slot.is_over()) {
-            return self
-                .end(Err(Error::new(over, "ended before it was published").with_op("save").with_key(*key.digest())));
-        }
         if let Err(end) = self.name_it(&key) {
             return self.end(end);
         }
@@ -330,6 +363,7 @@ impl<M: Mover> Saving<M> {
         let Some(reservation) = room.spend() else { return Ok(()) };
         let chunk = shared.chunk(key, len).with_place(self.announced.place());
         let inserted = shared.index().commit(reservation, chunk);
+        self.announced.is_there();
         // What nobody counts must not lie there: a chunk the index cannot take, or one of this key with another length.
         let superfluous = match inserted {
             Inserted::Refused(_) => Some(len),
@@ -404,18 +438,26 @@ pub fn not_aligned(bounce_bytes: usize) -> String {
 }
 
 /// Why a save can never succeed here, whatever the state of the tier.
-pub fn refusal(key: &Key, from: &[View], bounce_bytes: usize) -> Option<Error> {
+pub fn refusal(key: &Key, from: &[View], mover: &impl Mover, bounce_bytes: usize) -> Option<Error> {
     let invalid = |what: String| Some(Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*key.digest()));
     let len: u64 = from.iter().map(|v| v.len() as u64).sum();
     if len == 0 {
         return invalid("a chunk has at least one byte".into());
     }
-    if let Some(view) = from.iter().find(|v| v.as_host().is_none()) {
-        return invalid(format!("memory at {:?} cannot be read by the CPU; use a tier that can", view.place()));
+    if let Some(view) = from.iter().find(|v| !mover.reaches(v.place())) {
+        return invalid(format!("this tier does not reach memory at {:?}; use one that does", view.place()));
+    }
+    let far = from.iter().any(|v| !v.place().is_host());
+    if far && len > mover.fetch_bytes_max() {
+        let most = mover.fetch_bytes_max();
+        return invalid(format!(
+            "{len} bytes of GPU memory, more than the {most} of staging memory; raise staging_bytes"
+        ));
     }
     let aligned = |v: &View| (v.addr() as u64).is_multiple_of(PAGE);
     let pieces_aligned = |v: &View| (v.len() as u64).is_multiple_of(PAGE);
-    if len > bounce_bytes as u64 && !(from.iter().all(aligned) && from.iter().rev().skip(1).all(pieces_aligned)) {
+    let all_aligned = || from.iter().all(aligned) && from.iter().rev().skip(1).all(pieces_aligned);
+    if !far && len > bounce_bytes as u64 && !all_aligned() {
         return invalid(not_aligned(bounce_bytes));
     }
     let kvtier_key::KeyId::Object(id) = key.id() else { return None };

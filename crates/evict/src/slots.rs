@@ -27,7 +27,7 @@ pub(crate) struct Node<T> {
 /// All nodes of a policy.
 #[derive(Clone, Debug)]
 pub(crate) struct Slots<T> {
-    segments: Vec<Box<[Node<T>]>>,
+    segments: Vec<Box<[Node<T>; SEGMENT]>>,
     len: usize,
 }
 
@@ -88,7 +88,8 @@ impl<T: Copy + Default> Slots<T> {
         assert!(slot < SLOTS_MAX, "slots are numbered below SLOTS_MAX");
         while self.segments.len() <= slot as usize / SEGMENT {
             let vacant = Node { colder: UNTRACKED, hotter: NIL, of: T::default() };
-            self.segments.push(vec![vacant; SEGMENT].into_boxed_slice());
+            let segment = vec![vacant; SEGMENT].into_boxed_slice();
+            self.segments.push(segment.try_into().ok().expect("a segment has its length"));
         }
         self.len += usize::from(!self.is_tracked(slot));
         *self.node_mut(slot) = Node { colder: UNLISTED, hotter: NIL, of };
@@ -139,6 +140,13 @@ impl<T: Copy + Default> Slots<T> {
         }
     }
 
+    /// Reads what it takes to move these slots, of all of them at once: one after the other each would wait for memory.
+    pub fn warm(&self, slots: &[u32]) {
+        let stamp = |slot| self.node(slot).map_or(0, |node| node.colder);
+        let near = |slot| self.node(slot).map_or(0, |node| stamp(node.colder) ^ stamp(node.hotter));
+        core::hint::black_box(slots.iter().fold(0, |all, slot| all ^ near(*slot)));
+    }
+
     /// The neighbour on the hotter side; [`NIL`] at the end.
     pub fn hotter(&self, slot: u32) -> u32 {
         self.node(slot).map_or(NIL, |node| node.hotter)
@@ -152,11 +160,15 @@ impl<T: Copy + Default> Slots<T> {
 
     /// The slots that are tracked and in no list.
     pub fn unlisted(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..).zip(self.segments.iter().flatten()).filter(|(_, node)| node.colder == UNLISTED).map(|(slot, _)| slot)
+        (0..)
+            .zip(self.segments.iter().flat_map(|segment| segment.iter()))
+            .filter(|(_, node)| node.colder == UNLISTED)
+            .map(|(slot, _)| slot)
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.segments.len() * SEGMENT * size_of::<Node<T>>() + self.segments.capacity() * size_of::<Box<[Node<T>]>>()
+        self.segments.len() * SEGMENT * size_of::<Node<T>>()
+            + self.segments.capacity() * size_of::<Box<[Node<T>; SEGMENT]>>()
     }
 }
 

@@ -10,7 +10,7 @@ pub struct EngineMover(pub Engine);
 impl Mover for EngineMover {
     fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
         let finish = move |Finished { job, result, .. }: Finished| {
-            done(Moved { transfer: transfer_of(job), result: result.map_err(io_error) });
+            done(Moved { transfer: transfer_of(job), result: result.map_err(io_error), unseen: false });
         };
         self.0.submit(job_of(transfer), finish).map_err(|refused| Refused {
             closed: matches!(refused.why, RefusedWhy::Closed),

@@ -72,6 +72,22 @@ fn eviction_of_mixed_sizes_is_that_of_a_naive_lru_too() {
     agrees(40 * 4096, |n| 1 + (n * 977 % 9000) as usize);
 }
 
+#[cfg(feature = "config")]
+#[test]
+fn by_lmcaches_letter_a_share_of_all_chunks_goes_once_a_second() {
+    let text =
+        r#"{"tiers": [{"type": "host", "bytes": 40960, "policy": "lru", "compat": {"watermark": 0.5, "ratio": 0.6}}]}"#;
+    let opened = kvtier::config::Config::from_json(text, "x.json").unwrap().open().unwrap();
+    let (tier, arena) = (&*opened.top, arena());
+    let used = || tier.usage().used_bytes.unwrap() / 4096;
+    (0..6).for_each(|n| assert_eq!(save(tier, &arena, n, 4096), Saved::Stored));
+    assert_eq!(used(), 6, "it looked when the first was saved, and not again");
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(save(tier, &arena, 6, 4096), Saved::Stored);
+    let here: Vec<u64> = (0..7).filter(|n| load(tier, &arena, *n, 4096) == hit(4096)).collect();
+    assert_eq!((here, used()), (vec![4, 5, 6], 3), "six tenths of seven chunks went, the least recent");
+}
+
 #[test]
 fn below_a_high_mark_the_cap_is_not_used() {
     let config = HostConfig::new(10 * 4096).with_high_mark(0.5).with_name("low");

@@ -1,6 +1,6 @@
 //! The five example configurations of LMCache's documents, each as it stands there, each run whole against a server of ours that is reached
 //! under the bucket's production host name. Only TLS is left out: that server has no certificate for those names.
-#![cfg(all(feature = "config", feature = "s3"))]
+#![cfg(all(feature = "config", feature = "file", feature = "s3"))]
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,8 +8,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{arena, ctx};
+use kvtier::Compat;
 use kvtier::config::lmcache::{Inputs, LmcacheConfig};
-use kvtier::config::{Adapter, S3Spec, TierSpec};
+use kvtier::config::{Adapter, Capacity, S3Spec, TierSpec};
 use kvtier::key::{CacheEngineKey, DType, EngineHash};
 use std::sync::Arc;
 
@@ -167,7 +168,16 @@ fn compat_takes_lmcaches_watermark_and_ratio_to_the_letter() {
     assert_eq!(spec("").compat, None);
     let compat = spec(", \"compat\": true").compat.unwrap();
     assert_eq!((compat.watermark, compat.ratio), (0.85, 0.2));
-    let file = r#"{"type": "fs", "base_path": "/nowhere", "eviction": {"eviction_policy": "LRU", "compat": true}}"#;
-    let refused = Adapter::list(&[file], false).unwrap()[0].tiers().unwrap_err().to_string();
-    assert!(refused.contains("eviction.compat"), "{refused}");
+    let file = |compat: bool| {
+        let eviction = format!(r#"{{"eviction_policy": "LRU", "trigger_watermark": 0.5, "compat": {compat}}}"#);
+        let text = format!(
+            r#"{{"type": "fs_native", "base_path": "/nowhere", "max_capacity_gb": 1, "eviction": {eviction}}}"#
+        );
+        match Adapter::list(&[&text], false).unwrap()[0].tiers().unwrap().remove(0) {
+            TierSpec::File(spec) => (spec.bytes, spec.compat),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(file(false), (Capacity::Bytes(1 << 29), None), "the watermark is the cap");
+    assert_eq!(file(true), (Capacity::Bytes(1 << 30), Some(Compat::new().with(0.5, 0.2))));
 }

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::alloc::{Allocator, PAGE, Run};
 use crate::backing::{Backing, BackingKind};
+#[cfg(feature = "cuda")]
+use crate::cuda::{DeviceMemory, Gpu, Pinned};
 use crate::foreign::Foreign;
 use crate::waiting::{Line, Wait};
 use crate::{ArenaConfig, Descriptor, Error, ErrorKind, Lease, Lent, Place, Region, RegionId, View};
@@ -43,6 +45,19 @@ impl Arena {
     /// Reserves the memory.
     pub fn new(config: ArenaConfig) -> Result<Self, Error> {
         Self::over(Backing::new(&config)?, config.slot_bytes)
+    }
+
+    /// Reserves host memory as configured and pins it for GPUs, `gpu` and all others; its leases are [`Place::Pinned`].
+    #[cfg(feature = "cuda")]
+    pub fn pinned(config: ArenaConfig, gpu: &Gpu) -> Result<Self, Error> {
+        let slot_bytes = config.slot_bytes;
+        Self::over(Backing::Pinned(Pinned::new(&config, gpu)?), slot_bytes)
+    }
+
+    /// `bytes` of a GPU's memory; its leases are [`Place::Device`], which the CPU cannot reach. `Full` when the GPU has no more.
+    #[cfg(feature = "cuda")]
+    pub fn device(gpu: &Gpu, bytes: usize) -> Result<Self, Error> {
+        Self::over(Backing::Device(DeviceMemory::new(gpu, bytes)?), None)
     }
 
     /// An arena over memory of others, `len` bytes at `base`, that `owner` keeps; `place` says where it lies.
@@ -109,6 +124,12 @@ impl Arena {
     /// The ranges to register with a ring or a driver.
     pub fn regions(&self) -> Vec<Region> {
         vec![self.0.region]
+    }
+
+    /// The GPU that its memory lies on.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(&self) -> Option<&Gpu> {
+        if let Backing::Device(device) = &self.0.backing { Some(device.gpu()) } else { None }
     }
 
     /// What kind of memory it got.
@@ -183,7 +204,10 @@ impl Arena {
         let at = unsafe { self.0.backing.base().add(run.page as usize * PAGE) };
         let owner = Arc::new(Taken { arena: Arc::clone(&self.0), run });
         // SAFETY: nobody else has the run until `owner` drops; the backing, zeroed or written when it was made, lives as long.
-        Some(unsafe { Lease::from_raw(at, len, self.0.backing.place(), Some(self.0.region.id), owner) })
+        let lease = unsafe { Lease::from_raw(at, len, self.0.backing.place(), Some(self.0.region.id), owner) };
+        #[cfg(feature = "cuda")]
+        let lease = self.0.backing.on_device(lease);
+        Some(lease)
     }
 }
 

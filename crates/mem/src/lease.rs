@@ -3,6 +3,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use crate::cuda::{Event, Gpu};
 use crate::{Error, ErrorKind, Place, RegionId, View};
 
 /// What keeps memory alive and takes it back when dropped.
@@ -16,7 +18,17 @@ pub struct Lease {
     init: usize,
     place: Place,
     region: Option<RegionId>,
+    #[cfg(feature = "cuda")]
+    device: Option<Box<OnDevice>>,
     owner: Owner,
+}
+
+/// What is known of memory on a GPU.
+#[cfg(feature = "cuda")]
+#[derive(Clone)]
+struct OnDevice {
+    gpu: Gpu,
+    after: Option<Event>,
 }
 
 // SAFETY: a lease is the only access to its memory (constructors demand it, `split_at` divides it without overlap), and
@@ -32,7 +44,16 @@ impl Lease {
     /// `ptr..ptr + len` must be valid for reads and writes until `owner` is dropped, and nobody else may touch it meanwhile.
     /// For host places every byte must be initialised as far as the language is concerned (zeroed or written once).
     pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize, place: Place, region: Option<RegionId>, owner: Owner) -> Self {
-        Lease { ptr, len, init: 0, place, region, owner }
+        Lease {
+            ptr,
+            len,
+            init: 0,
+            place,
+            region,
+            #[cfg(feature = "cuda")]
+            device: None,
+            owner,
+        }
     }
 
     /// Length in bytes, initialised or not.
@@ -114,18 +135,43 @@ impl Lease {
         let at = at.min(self.len);
         // SAFETY: `at <= len`, so the pointer stays inside or one past the end of the same allocation.
         let tail = unsafe { self.ptr.add(at) };
-        let (place, region) = (self.place, self.region);
-        let head =
-            Lease { ptr: self.ptr, len: at, init: self.init.min(at), place, region, owner: Arc::clone(&self.owner) };
         let tail = Lease {
             ptr: tail,
             len: self.len - at,
             init: self.init.saturating_sub(at),
-            place,
-            region,
-            owner: self.owner,
+            place: self.place,
+            region: self.region,
+            #[cfg(feature = "cuda")]
+            device: self.device.clone(),
+            owner: Arc::clone(&self.owner),
         };
+        let head = Lease { len: at, init: self.init.min(at), ..self };
         (head, tail)
+    }
+
+    /// The GPU that it lies on.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.device.as_ref().map(|device| &device.gpu)
+    }
+
+    /// What has to pass before anybody touches it.
+    #[cfg(feature = "cuda")]
+    pub fn after(&self) -> Option<&Event> {
+        self.device.as_ref()?.after.as_ref()
+    }
+
+    /// Says what has to pass before anybody touches memory on a GPU: work that was given to a stream and uses it still, or makes it.
+    #[cfg(feature = "cuda")]
+    pub fn set_after(&mut self, event: Option<Event>) {
+        if let Some(device) = &mut self.device {
+            device.after = event;
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn set_gpu(&mut self, gpu: Gpu) {
+        self.device = Some(Box::new(OnDevice { gpu, after: None }));
     }
 
     /// Makes the initialised bytes shared and immutable.

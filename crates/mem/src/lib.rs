@@ -12,6 +12,8 @@ mod attached;
 mod backing;
 mod budget;
 mod config;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 mod foreign;
 mod lease;

@@ -55,6 +55,18 @@ impl View {
         self.frozen.lease.region()
     }
 
+    /// The GPU that it lies on.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(&self) -> Option<&crate::cuda::Gpu> {
+        self.frozen.lease.gpu()
+    }
+
+    /// What has to pass before the bytes are there.
+    #[cfg(feature = "cuda")]
+    pub fn after(&self) -> Option<&crate::cuda::Event> {
+        self.frozen.lease.after()
+    }
+
     /// Its first address, for handing to the kernel or a driver; valid while this view (or a clone) lives.
     pub fn addr(&self) -> usize {
         self.frozen.lease.addr() + self.start

@@ -52,8 +52,7 @@ pub struct Open {
     _permit: Permit,
 }
 
-/// An answer with its small body.
-#[derive(Debug)]
+/// An answer with its small body. Not to be printed: that of a session is a secret.
 pub struct Answer {
     pub head: Head,
     pub body: Vec<u8>,
@@ -173,6 +172,9 @@ impl Open {
         let Open { head, mut way, .. } = self;
         let mut body = Vec::new();
         let read = way.body(head.framing, Sink::Text(&mut body, bytes_max), inner.config.stall_max).await;
+        if let Way::One(conn) = &mut way {
+            conn.forget();
+        }
         read.map_err(|e| broke(&way, e))?;
         inner.pool.put(way);
         Ok(Answer { head, body })

@@ -1,6 +1,7 @@
 //! The two forms of a request's head: lines of HTTP/1.1, fields of HTTP/2. What is signed is the same.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use zeroize::Zeroizing;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -15,7 +16,6 @@ pub trait Form {
 }
 
 /// HTTP/1.1, without an allocation of its own.
-#[derive(Debug)]
 pub struct Lines<'a>(pub &'a mut Vec<u8>);
 
 impl Form for Lines<'_> {
@@ -37,12 +37,12 @@ impl Form for Lines<'_> {
 }
 
 /// HTTP/2.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Fields {
     method: Method,
     target: Vec<u8>,
     map: HeaderMap,
-    value: Vec<u8>,
+    value: Zeroizing<Vec<u8>>,
     refused: bool,
 }
 
@@ -63,7 +63,11 @@ impl Form for Fields {
         self.value.clear();
         value(&mut self.value);
         match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&self.value)) {
-            (Ok(name), Ok(value)) => drop(self.map.append(name, value)),
+            (Ok(name), Ok(mut value)) => {
+                // Tokens are neither printed nor kept in tables for compression.
+                value.set_sensitive(name.as_str().ends_with("-token"));
+                self.map.append(name, value);
+            }
             _ => self.refused = true,
         }
     }
@@ -119,6 +123,17 @@ mod tests {
             decimal(&mut out, number);
             assert_eq!(out, number.to_string().as_bytes());
         }
+    }
+
+    #[test]
+    fn tokens_are_sensitive() {
+        let mut fields = Fields::default();
+        for name in ["x-amz-security-token", "x-amz-s3session-token", "x-amz-date"] {
+            fields.header(name, &|out| put(out, &["hush"]));
+        }
+        let sensitive: Vec<bool> = fields.map.values().map(HeaderValue::is_sensitive).collect();
+        assert_eq!(sensitive, [true, true, false]);
+        assert!(!format!("{:?}", fields.map.get("x-amz-security-token")).contains("hush"));
     }
 
     #[test]

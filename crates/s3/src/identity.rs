@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use zeroize::Zeroizing;
+
 use crate::client::Inner;
 use crate::creds::Credentials;
 use crate::error::{Error, ErrorKind, Result};
@@ -86,7 +88,7 @@ impl Inner {
         let request =
             Request { query: &[("session", "")], headers: &headers, signer: Signer::Base, ..Request::new("GET", None) };
         let answer = self.ask(&request, SESSION_BYTES_MAX).await?;
-        session_of(&answer.body)
+        session_of(&Zeroizing::new(answer.body))
     }
 }
 
@@ -98,14 +100,17 @@ fn session_of(body: &[u8]) -> Result<Credentials> {
         match field.as_str() {
             _ if within != "Credentials" => {}
             "AccessKeyId" => access = Some(text.to_owned()),
-            "SecretAccessKey" => secret = Some(text.to_owned()),
-            "SessionToken" => token = Some(text.to_owned()),
+            "SecretAccessKey" => secret = Some(Zeroizing::new(text.to_owned())),
+            "SessionToken" => token = Some(Zeroizing::new(text.to_owned())),
             "Expiration" => end = iso(text),
             _ => {}
         }
     })?;
     match (access, secret, token) {
-        (Some(access), Some(secret), Some(token)) => Ok(Credentials::temporary(access, secret, Some(token), end)),
+        (Some(access), Some(mut secret), Some(mut token)) => {
+            let (secret, token) = (std::mem::take(&mut *secret), std::mem::take(&mut *token));
+            Ok(Credentials::temporary(access, secret, Some(token), end))
+        }
         _ => Err(Error::new(ErrorKind::Unsupported, "the store makes no sessions: it is not S3 Express")),
     }
 }

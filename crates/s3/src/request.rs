@@ -1,5 +1,7 @@
 //! One request as the operations describe it, and how it goes onto the wire.
 
+use zeroize::Zeroizing;
+
 use crate::creds::Credentials;
 use crate::encode;
 use crate::endpoint::{Endpoint, Style};
@@ -12,6 +14,9 @@ use crate::time::Stamp;
 
 /// The longest key that S3 allows, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
+
+/// What a head has besides: names of headers, host, bucket, scope, signature.
+const HEAD_BYTES: usize = 2048;
 
 /// Whose credentials sign on S3 Express, where data is signed by a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +111,7 @@ impl<'a> Request<'a> {
         match way {
             Way::One(conn) => {
                 conn.out.clear();
+                self.make_room(&mut conn.out, signing.who);
                 self.sign(&mut Lines(&mut conn.out), &conn.target.authority, &mut conn.path, signing)
             }
             Way::Two(talk) => {
@@ -114,6 +120,18 @@ impl<'a> Request<'a> {
                 talk.request = Some(fields.request(talk.scheme(), talk.authority())?);
                 Ok(())
             }
+        }
+    }
+
+    /// Room for all of a head that has a token in it, before there is any: a buffer that grows leaves copies behind.
+    fn make_room(&self, out: &mut Zeroizing<Vec<u8>>, who: &Credentials) {
+        let Some(token) = who.token() else { return };
+        let own = |(name, value): &(&str, &str)| name.len() + value.len();
+        let said: usize = self.headers.iter().chain(self.query).map(own).sum();
+        // Behind the head it stands once more, as it is signed. Of a key or a query every byte may take three.
+        let bytes = 2 * (token.len() + 3 * (said + self.key.map_or(0, str::len)) + HEAD_BYTES);
+        if out.capacity() < bytes {
+            *out = Zeroizing::new(Vec::with_capacity(bytes));
         }
     }
 
@@ -203,6 +221,23 @@ mod tests {
             assert_eq!(class(method, None, query), is, "{method} {query:?}");
         }
         assert_eq!(class("HEAD", None, &[]), Class::Control);
+    }
+
+    #[test]
+    fn a_head_with_a_token_in_it_never_grows_out_of_its_memory() {
+        let site = crate::Place::of("http://127.0.0.1:9000").bucket("bucket").region("us-east-1").resolve().unwrap();
+        let (key, meta) = ("\u{e9}".repeat(KEY_BYTES_MAX / 2), "m".repeat(2000));
+        for len in [1, 1500, 20_000] {
+            let who = Credentials::temporary("AKID", "s", Some("t".repeat(len)), None);
+            let signing = Signing { site: &site, who: &who, stamp: &Stamp::of(0), sign_body: false };
+            let headers = [("x-amz-meta-kvtier", meta.as_str()), ("range", "bytes=0-1")];
+            let request = Request { headers: &headers, ..Request::new("GET", Some(&key)) };
+            let mut out = Zeroizing::new(Vec::new());
+            request.make_room(&mut out, &who);
+            let room = out.capacity();
+            request.sign(&mut Lines(&mut out), "127.0.0.1:9000", &mut String::new(), &signing).unwrap();
+            assert_eq!(out.capacity(), room, "a token of {len} bytes");
+        }
     }
 
     #[test]

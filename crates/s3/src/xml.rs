@@ -3,6 +3,7 @@
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::Event;
+use zeroize::Zeroizing;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -14,7 +15,8 @@ const DEPTH_MAX: usize = 16;
 pub fn each(body: &[u8], mut leaf: impl FnMut(&[String], &str)) -> Result<()> {
     let text = std::str::from_utf8(body).map_err(|e| nonsense().with_source(e))?;
     let mut reader = Reader::from_str(text.trim_start());
-    let (mut path, mut inside): (Vec<String>, String) = (Vec::new(), String::new());
+    // Among other things the keys of a session.
+    let (mut path, mut inside) = (Vec::<String>::new(), Zeroizing::new(String::new()));
     loop {
         match reader.read_event().map_err(|e| nonsense().with_source(e))? {
             Event::Start(start) => {

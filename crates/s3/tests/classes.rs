@@ -5,48 +5,33 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use kvtier_s3::{Client, ErrorKind, Get, List, Put};
-use kvtier_testkit::s3::{Fault, Rule, Server};
-use support::*;
+use kvtier_s3::{ErrorKind, Get, List, Put};
+use kvtier_testkit::s3::{Fault, Rule};
+use support::scene::Scene;
 
 const LEN: usize = 100_000;
 /// A load under trouble may take so long, beside tests of other programs.
 const LOAD_MAX: Duration = Duration::from_millis(500);
 
-struct Scene {
-    server: Server,
-    client: Client,
-    memory: Memory,
-    bytes: Vec<u8>,
-}
-
-impl Scene {
-    fn new() -> Self {
-        let (server, bytes) = (server(|_| {}), pattern(LEN));
-        server.put_object("k", bytes.clone());
-        Scene { client: client(&server), server, memory: Memory::new(), bytes }
-    }
-
-    /// Loads without a pause while `trouble` goes on; each must come, right and soon. Returns how many did.
-    async fn load_through(&self, trouble: impl Future<Output = ()>) -> u32 {
-        let mut loads = 0;
-        let loading = async {
-            loop {
-                let (mut lease, began) = (self.memory.lease(LEN), Instant::now());
-                let got = self.client.get("k", &mut lease, &Get::default()).await;
-                got.unwrap_or_else(|e| panic!("{e}: {:?}", self.client.counts())).unwrap();
-                assert!(lease.as_host().unwrap() == self.bytes, "wrong bytes");
-                assert!(began.elapsed() < LOAD_MAX, "{:?}: {:?}", began.elapsed(), self.client.counts());
-                loads += 1;
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::select! {
-            () = trouble => {}
-            () = loading => {}
+/// Loads without a pause while `trouble` goes on; each must come, right and soon. Returns how many did.
+async fn load_through(scene: &Scene, trouble: impl Future<Output = ()>) -> u32 {
+    let mut loads = 0;
+    let loading = async {
+        loop {
+            let (mut lease, began) = (scene.memory.lease(LEN), Instant::now());
+            let got = scene.client.get("k", &mut lease, &Get::default()).await;
+            got.unwrap_or_else(|e| panic!("{e}: {:?}", scene.client.counts())).unwrap();
+            assert!(lease.as_host().unwrap() == scene.bytes, "wrong bytes");
+            assert!(began.elapsed() < LOAD_MAX, "{:?}: {:?}", began.elapsed(), scene.client.counts());
+            loads += 1;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        loads
+    };
+    tokio::select! {
+        () = trouble => {}
+        () = loading => {}
     }
+    loads
 }
 
 /// Does it by many hands again and again for so long; how often it failed with which kind.
@@ -82,7 +67,7 @@ async fn deletes_that_fail_never_stand_in_the_way_of_loads() {
         (Fault::Hangup, true),
         (stall, true),
     ] {
-        let scene = Scene::new();
+        let scene = Scene::of(LEN);
         let limit = scene.client.requests_limit();
         for (method, marker) in [("DELETE", "bucket"), ("POST", "delete")] {
             let rule = Rule::next(fault.clone()).method(method).containing(marker).times(1_000_000);
@@ -98,7 +83,7 @@ async fn deletes_that_fail_never_stand_in_the_way_of_loads() {
                 assert_eq!(kinds.contains(&ErrorKind::Unavailable), opens, "{fault:?}: {kinds:?}");
             }
         };
-        let loads = scene.load_through(trouble).await;
+        let loads = load_through(&scene, trouble).await;
         assert!(loads > 20, "{fault:?}: {loads} loads");
         assert_eq!(scene.client.requests_limit(), limit, "{fault:?} does not slow loads down");
         // What failed left loads the means to repeat.
@@ -115,21 +100,20 @@ async fn deletes_that_fail_never_stand_in_the_way_of_loads() {
 
 #[tokio::test]
 async fn uploads_and_listings_that_fail_leave_loads_alone() {
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::Error(500, "InternalError")).method("PUT").times(1_000_000));
     let listing = Rule::next(Fault::Error(500, "InternalError")).containing("list-type").times(1_000_000);
     scene.server.script(listing);
     let hasty = scene.client.within(Duration::from_millis(100));
     let view = scene.memory.view(b"x");
-    let loads = scene
-        .load_through(async {
-            let time = Duration::from_millis(500);
-            let puts = again_and_again(time, async || hasty.put("new", &view, &Put::default()).await.map(drop));
-            let lists = again_and_again(time, async || hasty.list(&List::default(), None).await.map(drop));
-            let (puts, lists) = tokio::join!(puts, lists);
-            assert!(puts.contains(&ErrorKind::Unavailable) && lists.contains(&ErrorKind::Unavailable));
-        })
-        .await;
+    let loads = load_through(&scene, async {
+        let time = Duration::from_millis(500);
+        let puts = again_and_again(time, async || hasty.put("new", &view, &Put::default()).await.map(drop));
+        let lists = again_and_again(time, async || hasty.list(&List::default(), None).await.map(drop));
+        let (puts, lists) = tokio::join!(puts, lists);
+        assert!(puts.contains(&ErrorKind::Unavailable) && lists.contains(&ErrorKind::Unavailable));
+    })
+    .await;
     assert!(loads > 20, "{loads} loads");
     let error = hasty.list(&List::default(), None).await.unwrap_err();
     assert!(error.to_string().contains("listings"), "who is left alone is said: {error}");
@@ -137,7 +121,7 @@ async fn uploads_and_listings_that_fail_leave_loads_alone() {
 
 #[tokio::test]
 async fn loads_that_fail_stop_loads_and_no_uploads() {
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::Error(500, "InternalError")).method("GET").times(1_000_000));
     let hasty = scene.client.within(Duration::from_millis(100));
     let load = async || hasty.get("k", &mut scene.memory.lease(LEN), &Get::default()).await.map(drop);

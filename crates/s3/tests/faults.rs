@@ -5,61 +5,12 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use kvtier_s3::{Checksum, Client, ErrorKind, Get, Hedge, List, Put, Stored};
-use kvtier_testkit::s3::{Fault, Rule, Server};
+use kvtier_s3::{Checksum, ErrorKind, Get, Hedge, List, Put, Stored};
+use kvtier_testkit::s3::{Fault, Rule};
+use support::scene::Scene;
 use support::*;
 
 const LEN: usize = 300_000;
-
-/// A server with one object, a client for it, and memory for both.
-struct Scene {
-    server: Server,
-    client: Client,
-    memory: Memory,
-    bytes: Vec<u8>,
-}
-
-impl Scene {
-    fn new() -> Self {
-        Scene::with(|_| {})
-    }
-
-    fn with(change: impl FnOnce(&mut kvtier_s3::Config)) -> Self {
-        let server = server(|_| {});
-        let mut config = config(&server);
-        change(&mut config);
-        let bytes = pattern(LEN);
-        server.put_object("k", bytes.clone());
-        Scene { client: Client::new(config), server, memory: Memory::new(), bytes }
-    }
-
-    /// Gets the object; the bytes must be right, and the memory around them untouched.
-    async fn get(&self) -> Result<(), kvtier_s3::Error> {
-        let (mut lease, mut guard) = self.memory.lease(LEN + 4096).split_at(LEN);
-        guard.as_host_mut().unwrap().fill(0x5A);
-        let result = self.client.get("k", &mut lease, &Get::default()).await;
-        assert!(guard.as_host_mut().unwrap().iter().all(|byte| *byte == 0x5A), "a byte landed outside");
-        match result {
-            Ok(object) => {
-                assert_eq!(object.unwrap().len(), LEN as u64);
-                assert!(lease.as_host().unwrap() == self.bytes, "wrong bytes");
-                Ok(())
-            }
-            Err(e) => {
-                assert_eq!(lease.init_len(), 0);
-                Err(e)
-            }
-        }
-    }
-
-    /// Nothing is left of it all.
-    async fn end(self) {
-        assert!(self.memory.is_whole(), "memory leaked");
-        drop(self.client);
-        soon("all connections are closed", || self.server.connections() == 0).await;
-        no_task_is_left().await;
-    }
-}
 
 #[tokio::test]
 async fn faults_of_one_request_are_repaired_by_the_next() {
@@ -80,7 +31,7 @@ async fn faults_of_one_request_are_repaired_by_the_next() {
         Fault::Error(409, "OperationAborted"),
     ];
     for fault in faults {
-        let scene = Scene::new();
+        let scene = Scene::of(LEN);
         scene.server.script(Rule::next(fault.clone()));
         let start = Instant::now();
         scene.get().await.unwrap_or_else(|e| panic!("{fault:?}: {e}"));
@@ -92,7 +43,7 @@ async fn faults_of_one_request_are_repaired_by_the_next() {
 
 #[tokio::test]
 async fn a_broken_body_goes_on_where_it_ended_and_only_of_the_same_version() {
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::Cut(LEN / 3))).script(Rule::next(Fault::Cut(LEN / 3)));
     scene.get().await.unwrap();
     let seen = scene.server.seen();
@@ -108,7 +59,7 @@ async fn a_broken_body_goes_on_where_it_ended_and_only_of_the_same_version() {
 
 #[tokio::test]
 async fn an_object_replaced_in_between_is_never_mixed() {
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::Cut(LEN / 2))).script(Rule::next(Fault::Error(503, "SlowDown")).times(2));
     let get = scene.get();
     let replace = async {
@@ -125,7 +76,7 @@ async fn answers_that_lie_about_their_length_land_nothing_outside() {
     for (fault, whole) in
         [(Fault::OverLong(5000), true), (Fault::Shorter(1), false), (Fault::Longer(1), false), (Fault::Chunked, true)]
     {
-        let scene = Scene::new();
+        let scene = Scene::of(LEN);
         scene.server.script(Rule::next(fault.clone()));
         match scene.get().await {
             Ok(()) => assert!(whole, "{fault:?}"),
@@ -140,7 +91,7 @@ async fn answers_that_lie_about_their_length_land_nothing_outside() {
 #[tokio::test]
 async fn ranges_that_are_not_the_ones_asked_for_are_not_taken() {
     for (fault, kind) in [(Fault::WrongRange, ErrorKind::Corrupt), (Fault::IgnoreRange, ErrorKind::Unsupported)] {
-        let scene = Scene::with(|config| config.retries_max = 1);
+        let scene = Scene::with(LEN, |config| config.retries_max = 1);
         scene.server.script(Rule::next(fault).times(2));
         let mut lease = scene.memory.lease(1000);
         let error = scene.client.get("k", &mut lease, &Get::range(5000..6000)).await.unwrap_err();
@@ -156,7 +107,7 @@ async fn ranges_that_are_not_the_ones_asked_for_are_not_taken() {
 #[tokio::test]
 async fn a_flipped_bit_is_found_and_read_again() {
     for checksum in [Checksum::Crc32c, Checksum::Crc64Nvme, Checksum::Sha256] {
-        let scene = Scene::with(|config| (config.checksum, config.retries_max) = (checksum, 2));
+        let scene = Scene::with(LEN, |config| (config.checksum, config.retries_max) = (checksum, 2));
         scene.client.put("k", &scene.memory.view(&scene.bytes), &Put::default()).await.unwrap();
         scene.server.script(Rule::next(Fault::Flip));
         scene.get().await.unwrap();
@@ -170,7 +121,7 @@ async fn a_flipped_bit_is_found_and_read_again() {
 
 #[tokio::test]
 async fn a_body_that_is_not_what_its_checksum_says_is_not_stored() {
-    let scene = Scene::with(|config| (config.checksum, config.retries_max) = (Checksum::Crc32c, 1));
+    let scene = Scene::with(LEN, |config| (config.checksum, config.retries_max) = (Checksum::Crc32c, 1));
     let mut put = Put::default();
     put.crc32c = Some(1);
     let error = scene.client.put("new", &scene.memory.view(&scene.bytes), &put).await.unwrap_err();
@@ -181,7 +132,7 @@ async fn a_body_that_is_not_what_its_checksum_says_is_not_stored() {
 
 #[tokio::test]
 async fn a_slow_drip_is_waited_for_and_a_stall_is_not() {
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::Drip(LEN / 8, Duration::from_millis(100))));
     scene.get().await.unwrap();
     assert_eq!(scene.client.counts().retries, 0, "it moved all the time");
@@ -200,7 +151,7 @@ async fn a_slow_drip_is_waited_for_and_a_stall_is_not() {
 
 #[tokio::test]
 async fn a_store_that_stalls_for_long_is_left_alone_and_back_within_two_seconds() {
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::Stall(Duration::from_secs(50))).times(1000));
     let hasty = scene.client.within(Duration::from_millis(350));
     let mut kinds = Vec::new();
@@ -223,7 +174,7 @@ async fn a_store_that_stalls_for_long_is_left_alone_and_back_within_two_seconds(
 
 #[tokio::test]
 async fn a_storm_of_503_cuts_the_load_and_the_retries_and_passes() {
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::Error(503, "SlowDown")).times(100_000));
     let limit = scene.client.requests_limit();
     let hasty = scene.client.within(Duration::from_millis(400));
@@ -249,7 +200,7 @@ async fn a_storm_of_503_cuts_the_load_and_the_retries_and_passes() {
 
 #[tokio::test]
 async fn a_pause_that_the_store_asks_for_is_kept() {
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::SlowDown(1)));
     let start = Instant::now();
     scene.get().await.unwrap();
@@ -259,7 +210,7 @@ async fn a_pause_that_the_store_asks_for_is_kept() {
 
 #[tokio::test]
 async fn dead_idle_connections_cost_one_repetition_and_no_pause() {
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     for _ in 0..5 {
         scene.get().await.unwrap();
         scene.server.disconnect();
@@ -276,7 +227,7 @@ async fn dead_idle_connections_cost_one_repetition_and_no_pause() {
 
 #[tokio::test]
 async fn an_upload_refused_early_ends_and_its_connection_with_it() {
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     let large = scene.memory.view(&pattern(32 * MIB));
     scene.server.script(Rule::next(Fault::Early(403, "AccessDenied")).times(2));
     let error = scene.client.put("new", &large, &Put::default()).await.unwrap_err();
@@ -299,7 +250,7 @@ async fn uploads_survive_what_downloads_survive() {
         Fault::Error(400, "RequestTimeout"),
         Fault::Error(409, "ConditionalRequestConflict"),
     ] {
-        let scene = Scene::new();
+        let scene = Scene::of(LEN);
         scene.server.script(Rule::next(fault.clone()));
         let view = scene.memory.view(&scene.bytes);
         assert!(
@@ -310,7 +261,7 @@ async fn uploads_survive_what_downloads_survive() {
         drop(view);
         scene.end().await;
     }
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::DoneThenError(500, "InternalError")));
     let view = scene.memory.view(&scene.bytes);
     assert_eq!(
@@ -329,7 +280,7 @@ async fn multipart_uploads_are_finished_or_given_up() {
     let view = |scene: &Scene| scene.memory.view(&pattern(11 * MIB));
     let parts = (5 * MIB, 2);
     // A success that carries an error, then a real one.
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::OkThenError("InternalError")).method("POST").containing("uploadId"));
     assert!(matches!(
         scene.client.put_multipart("m", &view(&scene), &Put::default(), parts).await.unwrap(),
@@ -373,7 +324,7 @@ async fn multipart_uploads_are_finished_or_given_up() {
 
 #[tokio::test]
 async fn a_dropped_future_closes_its_connection_and_returns_the_memory() {
-    let scene = Scene::new();
+    let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::Drip(1000, Duration::from_millis(20))));
     let mut lease = scene.memory.lease(LEN);
     let dropped =
@@ -408,7 +359,7 @@ async fn a_clock_that_is_off_is_corrected_within_bounds() {
 async fn a_slow_answer_is_hedged_within_its_budget() {
     let mut hedge = Hedge::after(Duration::from_millis(30));
     hedge.percent_max = 10;
-    let scene = Scene::with(|config| config.hedge = Some(hedge));
+    let scene = Scene::with(LEN, |config| config.hedge = Some(hedge));
     for _ in 0..40 {
         scene.get().await.unwrap();
     }
@@ -432,7 +383,7 @@ async fn a_slow_answer_is_hedged_within_its_budget() {
 async fn after_the_first_byte_there_is_no_hedge_but_the_rest_of_the_same_version() {
     let mut hedge = Hedge::after(Duration::from_millis(30));
     hedge.percent_max = 100;
-    let scene = Scene::with(|config| config.hedge = Some(hedge));
+    let scene = Scene::with(LEN, |config| config.hedge = Some(hedge));
     scene.server.script(Rule::next(Fault::Drip(LEN / 2, Duration::from_secs(50))));
     scene.get().await.unwrap();
     let seen = scene.server.seen();
@@ -447,7 +398,7 @@ async fn an_endpoint_that_is_not_there_says_so_soon() {
     let place = kvtier_s3::Place::of(format!("http://{closed}")).bucket("b").resolve().unwrap();
     let mut config = config_of(place);
     config.retries_max = 2;
-    let client = Client::new(config);
+    let client = kvtier_s3::Client::new(config);
     let start = Instant::now();
     let error = client.head("k").await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Io, true));
@@ -461,7 +412,7 @@ async fn an_endpoint_that_is_not_there_says_so_soon() {
 
 #[tokio::test]
 async fn requests_that_hang_do_not_hold_up_those_after_the_recovery() {
-    let scene = Scene::with(|config| {
+    let scene = Scene::with(LEN, |config| {
         config.requests_max = 4;
         config.stall_max = Duration::from_secs(30);
         config.deadline = Duration::from_secs(30);

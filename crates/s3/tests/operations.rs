@@ -200,6 +200,36 @@ async fn listings_are_paged_folded_and_prefixed() {
 }
 
 #[tokio::test]
+async fn unfinished_uploads_are_listed_page_by_page_whatever_their_keys() {
+    let server = server(|_| {});
+    let client = client(&server);
+    let keys = ["p/a b+c", "p/\u{e9}\u{4e16}/100%25", "p/&<>\"'", "p/?x=1&y", "p/n//dbl"];
+    for n in 0..2300 {
+        server.begin_upload(keys[n % keys.len()], 60);
+    }
+    server.begin_upload("other", 60);
+    let (mut seen, mut next, mut pages) = (std::collections::BTreeMap::new(), None, 0);
+    loop {
+        let page = client.list_uploads("p/", next.as_ref()).await.unwrap();
+        for upload in page.uploads {
+            assert!(upload.begun > 0);
+            assert_eq!(seen.insert(upload.id, upload.key), None, "no upload comes twice");
+        }
+        (next, pages) = (page.next, pages + 1);
+        if next.is_none() {
+            break;
+        }
+    }
+    assert_eq!((seen.len(), pages), (2300, 3));
+    for key in keys {
+        assert_eq!(seen.values().filter(|seen| *seen == key).count(), 2300 / keys.len(), "{key}");
+    }
+    let (id, key) = seen.pop_first().unwrap();
+    client.abort_upload(&key, &id).await.unwrap();
+    assert_eq!(server.uploads(), 2300);
+}
+
+#[tokio::test]
 async fn many_keys_are_deleted_and_each_refusal_is_told() {
     let server = server(|_| {});
     let client = client(&server);

@@ -6,6 +6,7 @@ mod support;
 use kvtier_mem::{Lease, View};
 use kvtier_s3::{Client, Counts, Get, Put};
 use support::remote::Remote;
+use support::rss::rss_kib;
 use support::*;
 
 const LEN: usize = 32 << 20;
@@ -16,13 +17,6 @@ const STRAY_KIB: i64 = 2048;
 #[test]
 fn serve() {
     support::remote::serve();
-}
-
-/// Memory in use by this process.
-fn rss_kib() -> i64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 /// Gets and puts until so many bytes went through; how far the memory strayed meanwhile.

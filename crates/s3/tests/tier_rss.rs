@@ -12,6 +12,7 @@ use kvtier_core::{Key, Loaded, Observe, Saved, ShedReason, Tier};
 use kvtier_s3::tier::{S3Tier, TierConfig};
 use kvtier_testkit::conformance::Fixture;
 use support::remote::Remote;
+use support::rss::rss_kib;
 
 const LEN: usize = 1 << 20;
 /// The cap, in chunks.
@@ -22,13 +23,6 @@ const STRAY_KIB: i64 = 8 << 10;
 #[test]
 fn serve() {
     support::remote::serve();
-}
-
-/// Memory in use by this process.
-fn rss_kib() -> i64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 /// One new chunk in, the one before out again, one that went long ago asked for; answers how many bytes moved.

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
-use kvtier_s3::{Client, Config, ErrorKind, Get, List, Place, Put, Trust};
+use kvtier_s3::{Client, Config, ErrorKind, Get, Place, Put, Trust};
 use kvtier_testkit::s3::{Fault, Rule, Server};
 use support::*;
 
@@ -57,33 +57,18 @@ async fn bodies_are_not_copied() {
 
 #[tokio::test]
 async fn haproxy_is_understood() {
-    let (server, memory) = (Server::start(Default::default()).unwrap(), Memory::new());
+    let server = Server::start(Default::default()).unwrap();
     for (options, is_direct) in [
         ("ssl-min-ver TLSv1.3 ciphersuites TLS_AES_128_GCM_SHA256", true),
         ("ssl-min-ver TLSv1.3 ciphersuites TLS_AES_256_GCM_SHA384", true),
         ("ssl-min-ver TLSv1.3 ciphersuites TLS_CHACHA20_POLY1305_SHA256", true),
         ("ssl-max-ver TLSv1.2", false),
     ] {
-        let Some(front) = haproxy::Front::before(&server, options, 65_535) else { return };
+        let Some(front) = proxy::Front::haproxy(&server, options, 65_535) else { return };
         let client = direct(front.config());
-        for len in [0, 1, 65_536, 20 * MIB + 1] {
-            let bytes = pattern(len);
-            client.put("a b/é+%//k", &memory.view(&bytes), &Put::default()).await.unwrap();
-            assert!(server.object("a b/é+%//k").as_deref() == Some(&bytes));
-            let mut lease = memory.lease(len);
-            client.get("a b/é+%//k", &mut lease, &Get::default()).await.unwrap().unwrap();
-            assert!(lease.as_host().unwrap() == bytes, "{options}");
-        }
-        let bytes = pattern(12 * MIB);
-        client.put_multipart("m", &memory.view(&bytes), &Put::default(), (5 * MIB, 3)).await.unwrap();
-        let mut lease = memory.lease(bytes.len());
-        client.get_parallel("m", &mut lease, MIB, 8).await.unwrap().unwrap();
-        assert!(lease.as_host().unwrap() == bytes);
-        assert_eq!(client.list(&List::default(), None).await.unwrap().entries.len(), 2);
-        assert!(client.delete_many(&["m", "a b/é+%//k"]).await.unwrap().is_empty());
+        proxy::every_operation(&client, &server).await;
         let counts = client.counts();
         assert_eq!(counts.connections_direct, if is_direct { counts.connections } else { 0 }, "{options}");
-        assert_eq!(counts.retries, 0);
     }
 }
 

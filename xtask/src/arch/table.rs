@@ -20,6 +20,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("py", &["kvtier"]),
     ("benches", &["kvtier"]),
     ("testkit", &["core", "key", "mem"]),
+    ("fakegpu", &[]),
     ("xtask", &[]),
 ];
 
@@ -47,4 +48,4 @@ pub const LIBRARIES: &[(&[&str], &[&str])] = &[
 pub const NOT_EVEN_INDIRECTLY: &[&str] = &["tokio", "cudarc", "io-uring", "pyo3"];
 
 /// Rooms that may read environment variables.
-pub const ENVIRONMENT: &[&str] = &["kvtier", "cli", "testkit", "xtask", "benches"];
+pub const ENVIRONMENT: &[&str] = &["kvtier", "cli", "testkit", "fakegpu", "xtask", "benches"];

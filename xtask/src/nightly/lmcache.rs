@@ -35,7 +35,7 @@ pub fn bucket(_: &[Package]) -> Result<Outcome> {
         .env("KVTIER_LMCACHE_PYTHON", venv::python(&home).to_string_lossy())
         .limit_s(LIMIT_S)
         .run()?;
-    Ok(Outcome::Noted(format!("40 chunks each way with {}", venv::LMCACHE.packages[0])))
+    Ok(Outcome::Noted(format!("60 chunks each way with {}", venv::LMCACHE.packages[0])))
 }
 
 /// LMCache runs our module as its storage.

@@ -7,7 +7,7 @@ use super::source::{Source, each_token, is_ident};
 use crate::workspace::Package;
 
 /// The crates that may hold `unsafe`. All others forbid it.
-const ROOMS: &[&str] = &["mem", "uring", "gds", "py"];
+const ROOMS: &[&str] = &["mem", "uring", "gds", "py", "fakegpu"];
 
 /// How many lines of one statement may lie between the comment and its `unsafe`.
 const REACH_LINES: usize = 6;

@@ -14,6 +14,7 @@ pub mod ours;
 pub mod raw;
 #[cfg(feature = "peers")]
 pub mod rusty;
+pub mod tier;
 pub mod uring;
 
 #[cfg(feature = "peers")]
@@ -28,6 +29,7 @@ pub const NAMES: &[&str] = &[
     "raw-uring",
     "kvtier",
     "kvtier-direct",
+    "kvtier-tier",
     #[cfg(feature = "peers")]
     "object_store",
     #[cfg(feature = "peers")]

@@ -1,5 +1,7 @@
 use anyhow::{Context, Result, bail, ensure};
 
+use super::stream::{Kept, Objects};
+
 /// Whatever the version, an answer says this too.
 pub const REST: [(&str, &str); 6] = [
     ("content-type", "application/octet-stream"),
@@ -15,6 +17,13 @@ const BEGUN: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<InitiateMultip
 const COMPLETE: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<CompleteMultipartUploadResult><Bucket>bench</Bucket>\
     <Key>k</Key><ETag>&quot;0123456789abcdef0123456789abcdef&quot;</ETag></CompleteMultipartUploadResult>";
 
+/// The bucket has nothing in it, whoever asks.
+const NO_OBJECTS: &str = "<?xml version=\"1.0\"?><ListBucketResult><EncodingType>url</EncodingType><KeyCount>0</KeyCount>\
+    <IsTruncated>false</IsTruncated></ListBucketResult>";
+const NO_UPLOADS: &str =
+    "<?xml version=\"1.0\"?><ListMultipartUploadsResult><IsTruncated>false</IsTruncated></ListMultipartUploadsResult>";
+const NO_SUCH: &str = "<?xml version=\"1.0\"?><Error><Code>NotImplemented</Code></Error>";
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     Get,
@@ -28,10 +37,10 @@ pub enum Method {
 /// What a request asks for.
 pub struct Ask {
     pub method: Method,
-    /// Bytes of the object, from its name.
-    size: usize,
-    begins: bool,
+    path: String,
+    query: String,
     range: Option<(usize, usize)>,
+    meta: Vec<(String, String)>,
     /// Bytes of the request's body.
     pub body: usize,
     pub expects: bool,
@@ -47,38 +56,63 @@ impl Ask {
             other => bail!("no method {other}"),
         };
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let size = path.rsplit('/').nth(1).and_then(|size| size.parse().ok());
-        let size = size.with_context(|| format!("no object {path}"))?;
-        ensure!(size > 0 && size <= crate::bytes::BYTES_MAX, "no such size");
-        Ok(Ask { method, size, begins: query.starts_with("uploads"), range: None, body: 0, expects: false })
+        let (path, query) = (path.to_owned(), query.to_owned());
+        Ok(Ask { method, path, query, range: None, meta: Vec::new(), body: 0, expects: false })
     }
 
     /// Takes in a header, its name in any case.
     pub fn header(&mut self, name: &str, value: &[u8]) -> Result<()> {
         let value = std::str::from_utf8(value)?;
-        match name.to_ascii_lowercase().as_str() {
-            "content-length" => self.body = value.parse()?,
-            "expect" => self.expects = true,
-            "transfer-encoding" => bail!("a body in chunks"),
-            "range" => self.range = Some(range(value).with_context(|| format!("no range {value}"))?),
+        match name.to_ascii_lowercase() {
+            name if name == "content-length" => self.body = value.parse()?,
+            name if name == "expect" => self.expects = true,
+            name if name == "transfer-encoding" => bail!("a body in chunks"),
+            name if name == "range" => self.range = Some(range(value).with_context(|| format!("no range {value}"))?),
+            name if name.starts_with("x-amz-meta-") => self.meta.push((name, value.to_owned())),
             _ => {}
         }
         Ok(())
     }
 
-    pub fn reply(&self) -> Result<Reply> {
-        let (range, length) = match self.method {
-            Method::Put => return Ok(Reply::text("")),
-            Method::Post => return Ok(Reply::text(if self.begins { BEGUN } else { COMPLETE })),
-            Method::Get | Method::Head => (self.range, self.size),
-        };
-        let (first, last) = range.unwrap_or((0, length - 1));
+    pub fn reply(self, objects: &Objects) -> Result<Reply> {
+        if self.path.trim_matches('/') == crate::peers::BUCKET {
+            return Ok(self.of_the_bucket());
+        }
+        match self.method {
+            Method::Put => {
+                // What says something of itself is remembered; of all others the name says how long they are.
+                if !self.meta.is_empty() {
+                    objects.keep(self.path, Kept { len: self.body, meta: self.meta })?;
+                }
+                Ok(Reply::text(200, ""))
+            }
+            Method::Post => Ok(Reply::text(200, if self.query.starts_with("uploads") { BEGUN } else { COMPLETE })),
+            Method::Get | Method::Head => self.object(objects),
+        }
+    }
+
+    fn of_the_bucket(&self) -> Reply {
+        match self.query.as_str() {
+            query if query.contains("list-type") => Reply::text(200, NO_OBJECTS),
+            query if query.contains("uploads") => Reply::text(200, NO_UPLOADS),
+            _ => Reply::text(501, NO_SUCH),
+        }
+    }
+
+    fn object(self, objects: &Objects) -> Result<Reply> {
+        let kept = objects.kept(&self.path);
+        let named = || self.path.rsplit('/').nth(1).and_then(|size| size.parse().ok());
+        let length = kept.as_ref().map(|kept| kept.len).or_else(named);
+        let length: usize = length.with_context(|| format!("no object {}", self.path))?;
+        ensure!(length > 0 && length <= crate::bytes::BYTES_MAX, "no such size");
+        let (first, last) = self.range.unwrap_or((0, length - 1));
         let last = last.min(length - 1);
         ensure!(first <= last, "a range outside the object");
         Ok(Reply {
-            status: if range.is_some() { 206 } else { 200 },
-            part: range.map(|_| format!("bytes {first}-{last}/{length}")),
+            status: if self.range.is_some() { 206 } else { 200 },
+            part: self.range.map(|_| format!("bytes {first}-{last}/{length}")),
             length: last + 1 - first,
+            meta: kept.map(|kept| kept.meta).unwrap_or_default(),
             body: match self.method {
                 Method::Head => Body::Text(""),
                 _ => Body::Object(first),
@@ -94,6 +128,8 @@ pub struct Reply {
     pub part: Option<String>,
     /// The `content-length`.
     pub length: usize,
+    /// What was stored with the object.
+    pub meta: Vec<(String, String)>,
     pub body: Body,
 }
 
@@ -104,8 +140,8 @@ pub enum Body {
 }
 
 impl Reply {
-    fn text(text: &'static str) -> Self {
-        Reply { status: 200, part: None, length: text.len(), body: Body::Text(text) }
+    fn text(status: u16, text: &'static str) -> Self {
+        Reply { status, part: None, length: text.len(), meta: Vec::new(), body: Body::Text(text) }
     }
 }
 

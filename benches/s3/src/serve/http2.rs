@@ -55,9 +55,12 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, 
         body.flow_control().release_capacity(len)?;
     }
     ensure!(came == ask.body || head.headers.get("content-length").is_none(), "a body of another length");
-    let reply = ask.reply()?;
+    let reply = ask.reply(objects)?;
     let mut answer = Response::builder().status(reply.status).header("content-length", reply.length);
     for (name, value) in REST.into_iter().chain(reply.part.as_deref().map(|part| ("content-range", part))) {
+        answer = answer.header(name, value);
+    }
+    for (name, value) in &reply.meta {
         answer = answer.header(name, value);
     }
     let bytes = match reply.body {

@@ -122,7 +122,7 @@ async fn http1(mut stream: Stream, objects: &Objects) -> Result<()> {
                 got => left -= got,
             }
         }
-        let reply = ask.reply()?;
+        let reply = ask.reply(objects)?;
         let mut head = head_of(&reply)?;
         match reply.body {
             Body::Object(first) => stream.object(head.as_bytes(), objects, first..first + reply.length).await?,
@@ -151,6 +151,9 @@ fn head_of(reply: &Reply) -> Result<String> {
     write!(head, "HTTP/1.1 {} OK\r\ncontent-length: {}\r\n", reply.status, reply.length)?;
     if let Some(part) = &reply.part {
         write!(head, "content-range: {part}\r\n")?;
+    }
+    for (name, value) in &reply.meta {
+        write!(head, "{name}: {value}\r\n")?;
     }
     for (name, value) in REST {
         write!(head, "{name}: {value}\r\n")?;

@@ -1,9 +1,11 @@
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -13,10 +15,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+/// The most objects whose length and metadata are remembered.
+const KEPT_MAX: usize = 1 << 17;
+
 /// All objects: each is the beginning of this.
 pub struct Objects {
     pub bytes: Bytes,
     file: File,
+    /// By name: what was stored with metadata.
+    kept: RefCell<HashMap<String, Kept>>,
+}
+
+/// What is remembered of an object.
+#[derive(Clone)]
+pub struct Kept {
+    pub len: usize,
+    pub meta: Vec<(String, String)>,
 }
 
 impl Objects {
@@ -24,7 +38,18 @@ impl Objects {
         let bytes = crate::bytes::stream(crate::bytes::BYTES_MAX);
         let mut file = File::from(memfd_create(c"objects", MFdFlags::empty()).context("no memory file")?);
         file.write_all(&bytes)?;
-        Ok(Objects { bytes: bytes.into(), file })
+        Ok(Objects { bytes: bytes.into(), file, kept: RefCell::default() })
+    }
+
+    pub fn keep(&self, name: String, what: Kept) -> Result<()> {
+        let mut kept = self.kept.borrow_mut();
+        ensure!(kept.len() < KEPT_MAX || kept.contains_key(&name), "too many objects with metadata");
+        kept.insert(name, what);
+        Ok(())
+    }
+
+    pub fn kept(&self, name: &str) -> Option<Kept> {
+        self.kept.borrow().get(name).cloned()
     }
 }
 

@@ -31,8 +31,7 @@ impl<M: Mover> Shared<M> {
         match self.look_at(foreign, key) {
             Ok(Some(found)) => {
                 self.found(key, found);
-                // What waits for the others of its set is there, and a miss.
-                found.len.filter(|_| !self.index().is_hidden(key.digest()))
+                found.len
             }
             Ok(None) => {
                 self.forget(key.digest(), false);
@@ -76,7 +75,7 @@ impl<M: Mover> Shared<M> {
             return;
         }
         let len = found.len.unwrap_or(0);
-        match index.known(key.digest()) {
+        match index.get(key.digest()) {
             Some(known) if (known.chunk.len, known.chunk.bytes) == (len, found.bytes) => {}
             Some(_) => drop(index.resize(key.digest(), len, found.bytes)),
             None => {

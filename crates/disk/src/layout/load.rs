@@ -48,10 +48,7 @@ pub fn begin<M: Mover>(
     (op, slot): (Load, Answer),
     turn: Option<Turn>,
 ) {
-    let index = shared.index();
-    let is_none = index.is_suspect(op.key.digest()) || index.is_hidden(op.key.digest());
-    drop(index);
-    if is_none {
+    if shared.index().is_suspect(op.key.digest()) {
         return miss(shared, op, slot, MissReason::Absent);
     }
     let room = op.into.iter().map(|l| l.len() as u64).sum();
@@ -166,7 +163,7 @@ fn read<M: Mover>(
             shared,
             &hands.pool,
             ours,
-            Moved { transfer: Transfer { file, parts, watch: None }, result: Ok(0) },
+            Moved { transfer: Transfer { file, parts, watch: None }, result: Ok(0), unseen: false },
             first,
         );
     }
@@ -229,6 +226,7 @@ fn finish<M: Mover>(
     // An end that is not there proves nothing.
     let payload = end.and_then(|end| end.split_at_checked((len % PAGE) as usize)).and_then(|(payload, padding)| {
         let right = match wanted {
+            Some(_) if moved.unseen => true,
             Some(wanted) => {
                 sums.piece(len - payload.len() as u64, payload);
                 sums.finish().is_some_and(|found| found == wanted)

@@ -111,7 +111,7 @@ impl State {
 fn run(work: &Receiver<Work>, state: &State) {
     for (mut transfer, done) in work {
         let result = move_all(&mut transfer, state.fate());
-        done(Moved { transfer, result });
+        done(Moved { transfer, result, unseen: false });
     }
 }
 

@@ -26,8 +26,9 @@ pub(crate) fn gap(class: u8) -> u8 {
 
 /// A pause in octaves, against the time in which as many chunks are used as there are.
 pub(crate) fn gap_of(age: u32, residents: usize) -> u8 {
-    let quarters = 4 * u64::from(age) / (residents as u64 + 1);
-    (u64::BITS - quarters.leading_zeros()).min(6) as u8
+    let (quarters, residents) = (4 * u64::from(age), residents as u64 + 1);
+    // Compared, since to divide takes longer.
+    (0..6).map(|octave| u8::from(quarters >= residents << octave)).sum()
 }
 
 /// The class of a chunk that is expected to return in so many milliseconds, in octaves from half a second to weeks.

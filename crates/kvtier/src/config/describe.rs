@@ -1,6 +1,6 @@
 //! What a tier is, for people and programs.
 
-use kvtier_index::Quotas;
+use kvtier_index::{Compat, Quotas};
 
 use super::TierSpec;
 use crate::bytes::format;
@@ -9,7 +9,7 @@ impl TierSpec {
     /// What the tier is, fact by fact: `type`, `name`, `cap`, and what its type has besides. No secret is among them.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         match self {
-            TierSpec::Host { bytes, name, policy, quotas } => {
+            TierSpec::Host { bytes, name, policy, quotas, compat } => {
                 let mut facts = vec![
                     ("type", "host".into()),
                     ("name", name.clone().unwrap_or_else(|| "host".into())),
@@ -17,6 +17,7 @@ impl TierSpec {
                     ("policy", policy.unwrap_or_default().to_string()),
                 ];
                 facts.extend(limits(quotas));
+                facts.extend(compat.map(letter));
                 facts
             }
             #[cfg(feature = "file")]
@@ -32,6 +33,11 @@ fn limits(quotas: &Quotas) -> Option<(&'static str, String)> {
     let of = quotas.of.iter().map(|(tenant, bytes)| format!("{tenant} {}", format(*bytes)));
     let others = quotas.others.map(|bytes| format!("each other {}", format(bytes)));
     (!quotas.is_empty()).then(|| ("quotas", of.chain(others).collect::<Vec<_>>().join(" and ")))
+}
+
+/// When chunks go where that is as LMCache does it.
+fn letter(Compat { watermark, ratio, .. }: Compat) -> (&'static str, String) {
+    ("eviction", format!("once a second, from {watermark} of the cap on, {ratio} of all chunks"))
 }
 
 #[cfg(feature = "file")]
@@ -51,6 +57,7 @@ fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
         ("verify", format!("{:?}", spec.verify.unwrap_or_default()).to_lowercase()),
     ];
     facts.extend(limits(&spec.quotas));
+    facts.extend(spec.compat.map(letter));
     facts
 }
 
@@ -63,9 +70,7 @@ fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
     };
     let signs = if spec.credentials.is_some() { "the configuration" } else { "the environment, profiles or roles" };
     let eviction = spec.capacity_bytes.map(|_| match spec.compat {
-        Some(compat) => {
-            format!("once a second, from {} of the cap on, {} of all chunks", compat.watermark, compat.ratio)
-        }
+        Some(compat) => letter(Compat::new().with(compat.watermark, compat.ratio)).1,
         None => format!("down to {} of the cap, at most {} at once", spec.high_mark, spec.batch_max),
     });
     vec![

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use kvtier_core::{Error, ErrorKind};
 use kvtier_evict::PolicyKind;
 use kvtier_file::{Durability, EngineKind, FileConfig, FileTier, Layout, Verify};
-use kvtier_index::Quotas;
+use kvtier_index::{Compat, Quotas};
 use serde::{Deserialize, Deserializer};
 
 use super::tiers::{self, Size};
@@ -48,6 +48,9 @@ pub struct FileSpec {
     /// How much each tenant (cache salt) may have; needs the policy `isolated-lru`.
     #[serde(default, deserialize_with = "tiers::quotas")]
     pub quotas: Quotas,
+    /// Evicts to the letter as LMCache does: true, or its `watermark` and `ratio`.
+    #[serde(default, deserialize_with = "tiers::compat")]
+    pub compat: Option<Compat>,
     /// The tier's name; the default is `file`.
     pub name: Option<String>,
 }
@@ -67,6 +70,7 @@ impl FileSpec {
             bounce: None,
             policy: None,
             quotas: Quotas::new(),
+            compat: None,
             name: None,
         }
     }
@@ -78,6 +82,9 @@ impl FileSpec {
         config = config.with_engine(self.engine.unwrap_or(EngineKind::Auto));
         config = config.with_layout(self.layout.unwrap_or_default()).with_verify(self.verify.unwrap_or_default());
         config = config.with_durability(self.durability.unwrap_or_default());
+        if let Some(compat) = self.compat {
+            config = config.with_compat(compat);
+        }
         if let Some(bytes) = self.free_min {
             config = config.with_free_min(bytes);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvtier_core::{Error, ErrorKind, Tier};
 use kvtier_evict::PolicyKind;
-use kvtier_index::Quotas;
+use kvtier_index::{Compat, Quotas};
 use serde::{Deserialize, Deserializer};
 
 use super::opened::Opened;
@@ -52,6 +52,9 @@ pub enum TierSpec {
         /// How much each tenant (cache salt) may have; needs the policy `isolated-lru`.
         #[serde(default, deserialize_with = "quotas")]
         quotas: Quotas,
+        /// Evicts to the letter as LMCache does: true, or its `watermark` and `ratio`.
+        #[serde(default, deserialize_with = "compat")]
+        compat: Option<Compat>,
     },
     /// Files of a directory.
     #[cfg(feature = "file")]
@@ -76,7 +79,7 @@ impl Config {
 
     /// Adds host memory of at most `bytes` below what is there.
     pub fn with_host(self, bytes: u64) -> Self {
-        self.with(TierSpec::Host { bytes, name: None, policy: None, quotas: Quotas::new() })
+        self.with(TierSpec::Host { bytes, name: None, policy: None, quotas: Quotas::new(), compat: None })
     }
 
     /// Adds files of at most `bytes` in the directory `path`.
@@ -184,9 +187,12 @@ struct Started {
 impl Started {
     fn open(&mut self, spec: &TierSpec) -> Result<Arc<dyn Tier>, Error> {
         match spec {
-            TierSpec::Host { bytes, name, policy, quotas } => {
+            TierSpec::Host { bytes, name, policy, quotas, compat } => {
                 let config = HostConfig::new(*bytes).with_policy(policy.unwrap_or_default());
                 let mut config = config.with_quotas(quotas.clone());
+                if let Some(compat) = compat {
+                    config = config.with_compat(*compat);
+                }
                 config.name = name.clone().unwrap_or(config.name);
                 Ok(Arc::new(HostTier::open(config)?))
             }
@@ -216,6 +222,39 @@ pub(super) fn quotas<'de, D: Deserializer<'de>>(from: D) -> Result<Quotas, D::Er
         quotas = if tenant == "*" { quotas.with_others(size) } else { quotas.with(&tenant, size) };
     }
     Ok(quotas)
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Marks {
+    Usual(bool),
+    Given(Shares),
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Shares {
+    watermark: f64,
+    ratio: f64,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        let Compat { watermark, ratio, .. } = Compat::new();
+        Shares { watermark, ratio }
+    }
+}
+
+/// Whether to evict as LMCache does, and at which marks.
+pub(super) fn compat<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Compat>, D::Error> {
+    let wrong = || serde::de::Error::custom("compat is true, or {watermark, ratio}, shares from 0 to 1");
+    let Shares { watermark, ratio } = match Marks::deserialize(from).map_err(|_| wrong())? {
+        Marks::Usual(false) => return Ok(None),
+        Marks::Usual(true) => Shares::default(),
+        Marks::Given(shares) => shares,
+    };
+    let fits = |share: f64| (0.0..=1.0).contains(&share);
+    (fits(watermark) && fits(ratio)).then_some(Some(Compat::new().with(watermark, ratio))).ok_or_else(wrong)
 }
 
 #[derive(Deserialize)]
@@ -253,6 +292,8 @@ mod tests {
             (r#"{"tiers":[{"type":"host","bytes":"lots"}]}"#, "lots"),
             #[cfg(feature = "file")]
             (r#"{"tiers":[{"type":"file","path":"/x","bytes":1,"layuot":"lmcache"}]}"#, "layuot"),
+            (r#"{"tiers":[{"type":"host","bytes":1,"compat":{"watermark":2}}]}"#, "from 0 to 1"),
+            (r#"{"tiers":[{"type":"host","bytes":1,"compat":{"mark":0.5}}]}"#, "watermark"),
             (r#"{"tier":[]}"#, "tier"),
             ("{", "EOF"),
         ] {

@@ -1,9 +1,7 @@
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvtier_core::{Completer, Digest, Error, Ticket, ticket};
-
-use crate::sync::{Mutex, MutexGuard};
 
 type Waiters = Vec<Completer<Result<(), Error>>>;
 

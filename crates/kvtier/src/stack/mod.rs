@@ -12,8 +12,6 @@ mod pace;
 mod plan;
 mod save;
 mod seen;
-#[cfg(all(test, shuttle))]
-mod shuttle_tests;
 mod verdict;
 
 use std::future::Future;
@@ -68,8 +66,8 @@ struct Inner {
     computed_per_s: Option<f64>,
     dirty: Arc<Dirty>,
     behind_max: Duration,
-    /// For each tier, chunks on their way to it that nobody waits for but removes.
-    behind: Vec<Flights>,
+    /// Chunks on their way to a lower tier that nobody waits for but removes.
+    behind: Flights,
     seen: Seen,
     spawner: Spawner,
     flights: Flights,
@@ -97,12 +95,12 @@ impl Stack {
         let exec = Exec::start(name).map_err(thread)?;
         let inner = Arc::new(Inner {
             paces: tiers.iter().map(|_| Pace::new()).collect(),
-            behind: tiers.iter().map(|_| Flights::default()).collect(),
             tiers,
             rules,
             computed_per_s: computed_bytes_per_s,
             dirty: Dirty::new(dirty_bytes_max),
             behind_max,
+            behind: Flights::default(),
             seen: Seen::default(),
             spawner: exec.spawner().clone(),
             flights: Flights::default(),
@@ -185,7 +183,7 @@ impl Stack {
 
 impl Inner {
     async fn flush(&self) {
-        while let Some(landed) = self.behind.iter().find_map(Flights::any) {
+        while let Some(landed) = self.behind.any() {
             let _ = landed.await;
         }
     }

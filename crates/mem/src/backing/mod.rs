@@ -16,6 +16,10 @@ pub(crate) use mapped::Mapped;
 use named::Named;
 pub(crate) use named::open;
 
+#[cfg(feature = "cuda")]
+use crate::Lease;
+#[cfg(feature = "cuda")]
+use crate::cuda::{DeviceMemory, Pinned};
 use crate::foreign::Foreign;
 use crate::{ArenaConfig, Error, ErrorKind, Place};
 
@@ -37,6 +41,8 @@ pub enum BackingKind {
     Named,
     /// Somebody else's.
     Foreign,
+    /// A GPU's.
+    Device,
 }
 
 /// The memory of one arena.
@@ -46,6 +52,10 @@ pub(crate) enum Backing {
     Mapped(Mapped),
     Named(Named),
     Foreign(Foreign),
+    #[cfg(feature = "cuda")]
+    Pinned(Pinned),
+    #[cfg(feature = "cuda")]
+    Device(DeviceMemory),
 }
 
 impl Backing {
@@ -59,8 +69,9 @@ impl Backing {
             BackingKind::TransparentHuge => Backing::Mapped(Mapped::transparent(len)?),
             BackingKind::Memfd => Backing::Mapped(Mapped::memfd(len)?),
             BackingKind::Named => Backing::Named(Named::new(&config.prefix, len, node)?),
-            BackingKind::Foreign => {
-                let what = "foreign memory is not made by a configuration; use Arena::from_raw";
+            BackingKind::Foreign | BackingKind::Device => {
+                let what =
+                    "foreign and device memory are not made by a configuration; use Arena::from_raw and Arena::device";
                 return Err(Error::new(ErrorKind::Invalid, what));
             }
         };
@@ -80,6 +91,10 @@ impl Backing {
             Backing::Mapped(map) => map.base(),
             Backing::Named(named) => named.map().base(),
             Backing::Foreign(foreign) => foreign.base(),
+            #[cfg(feature = "cuda")]
+            Backing::Pinned(pinned) => pinned.memory().base(),
+            #[cfg(feature = "cuda")]
+            Backing::Device(device) => device.base(),
         }
     }
 
@@ -90,6 +105,10 @@ impl Backing {
             Backing::Mapped(map) => map.len(),
             Backing::Named(named) => named.map().len(),
             Backing::Foreign(foreign) => foreign.len(),
+            #[cfg(feature = "cuda")]
+            Backing::Pinned(pinned) => pinned.memory().len(),
+            #[cfg(feature = "cuda")]
+            Backing::Device(device) => device.len(),
         }
     }
 
@@ -100,6 +119,10 @@ impl Backing {
             Backing::Mapped(map) => map.kind(),
             Backing::Named(_) => BackingKind::Named,
             Backing::Foreign(_) => BackingKind::Foreign,
+            #[cfg(feature = "cuda")]
+            Backing::Pinned(pinned) => pinned.memory().kind(),
+            #[cfg(feature = "cuda")]
+            Backing::Device(_) => BackingKind::Device,
         }
     }
 
@@ -107,9 +130,22 @@ impl Backing {
     pub fn place(&self) -> Place {
         match self {
             Backing::Foreign(foreign) => foreign.place(),
+            #[cfg(feature = "cuda")]
+            Backing::Pinned(_) => Place::Pinned,
+            #[cfg(feature = "cuda")]
+            Backing::Device(device) => Place::Device(device.gpu().ordinal()),
             _ if matches!(self.kind(), BackingKind::Memfd | BackingKind::Named) => Place::Shm,
             _ => Place::Heap,
         }
+    }
+
+    /// Tells a lease of it which GPU it lies on, if it does.
+    #[cfg(feature = "cuda")]
+    pub fn on_device(&self, mut lease: Lease) -> Lease {
+        if let Backing::Device(device) = self {
+            lease.set_gpu(device.gpu().clone());
+        }
+        lease
     }
 
     /// What another process needs to map it.

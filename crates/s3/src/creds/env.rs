@@ -1,3 +1,5 @@
+use zeroize::Zeroizing;
+
 use super::Credentials;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -10,7 +12,8 @@ pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Creden
             Ok(Some(Credentials::temporary(access, secret, set("AWS_SESSION_TOKEN"), None)))
         }
         (None, None) => Ok(None),
-        (access, _) => {
+        (access, secret) => {
+            drop(secret.map(Zeroizing::new));
             let missing = if access.is_some() { "AWS_SECRET_ACCESS_KEY" } else { "AWS_ACCESS_KEY_ID" };
             Err(Error::new(
                 ErrorKind::Invalid,

@@ -1,5 +1,7 @@
 use std::path::{Path, PathBuf};
 
+use zeroize::Zeroizing;
+
 use super::{Credentials, from_env, from_profile};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -80,9 +82,9 @@ pub fn locate(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<(Credent
 }
 
 /// The text of a file; `None` when there is none.
-fn read(path: &Path) -> Result<Option<String>> {
+fn read(path: &Path) -> Result<Option<Zeroizing<String>>> {
     match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
+        Ok(text) => Ok(Some(text.into())),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => {
             let what = format!("{} cannot be read: check its permissions", path.display());

@@ -1,5 +1,6 @@
 //! One connection: a request goes out, a head comes in, a body goes where it belongs. Dropping it closes it.
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWrite;
+use zeroize::Zeroizing;
 
 use super::body::Sink;
 use super::dial::Target;
@@ -29,13 +31,12 @@ pub enum Sent {
 }
 
 /// A connection to a server.
-#[derive(Debug)]
 pub struct Conn {
     stream: Stream,
     /// Where it leads.
     pub target: Arc<Target>,
-    /// The request under construction; kept between requests for its room.
-    pub out: Vec<u8>,
+    /// The head under construction; kept between requests for its room, and wiped at the end, since tokens go into it.
+    pub out: Zeroizing<Vec<u8>>,
     /// The path and query under construction.
     pub path: String,
     /// Since when it is idle.
@@ -58,7 +59,7 @@ pub struct Conn {
 impl Conn {
     /// Boxed, since it is handed on from step to step.
     pub(super) fn new(stream: Stream, target: Arc<Target>) -> Box<Self> {
-        let (out, path, inbox) = (Vec::with_capacity(1024), String::with_capacity(128), Inbox::new());
+        let (out, path, inbox) = (Vec::with_capacity(1024).into(), String::with_capacity(128), Inbox::new());
         let (parked, patience) = (Instant::now(), Patience::new());
         let (reused, spent) = (false, false);
         Box::new(Conn {
@@ -97,6 +98,11 @@ impl Conn {
         self.stream.is_direct()
     }
 
+    /// Forgets for good what it has heard: a small answer may have a secret in it.
+    pub fn forget(&mut self) {
+        self.inbox.wipe();
+    }
+
     /// Whether any byte of an answer has come.
     pub fn has_heard(&self) -> bool {
         !self.inbox.is_empty()
@@ -105,13 +111,14 @@ impl Conn {
     /// Sends [`Conn::out`] and then `body`, listening meanwhile: a server may refuse before it has read it all. Errors with
     /// `Timeout` when nothing moves for `idle`.
     pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
-        let (total, mut sent) = (self.out.len() + body.len(), 0);
+        let mut sent = 0;
         (self.copied, self.ahead) = (0, 0);
         self.inbox.clear();
-        while sent < total {
+        loop {
             let rest = [&self.out[sent.min(self.out.len())..], &body[sent.saturating_sub(self.out.len())..]];
             let Conn { stream, inbox, patience, .. } = self;
             match patience.with(idle, |cx| poll_send(cx, stream, rest, inbox)).await {
+                Some(Ok(Some(0))) => return Ok(Sent::All),
                 Some(Ok(Some(bytes))) => sent += bytes,
                 Some(Ok(None)) if self.is_interim() => {}
                 Some(Ok(None)) => {
@@ -124,10 +131,6 @@ impl Conn {
                 }
                 None => return Err(stalled("the server takes no more bytes", idle)),
             }
-        }
-        match self.patience.with(idle, |cx| Pin::new(&mut self.stream).poll_flush(cx)).await {
-            Some(flushed) => flushed.map(|()| Sent::All).map_err(|e| broken("sending", e)),
-            None => Err(stalled("the server takes no more bytes", idle)),
         }
     }
 
@@ -145,11 +148,15 @@ impl Conn {
     /// After a failed write: whether the server's reason can still be read.
     async fn last_words(&mut self) -> bool {
         const PATIENCE: Duration = Duration::from_millis(200);
+        let end = Instant::now() + PATIENCE;
         loop {
-            if let Ok(Some(_)) = Head::parse(self.inbox.rest(), false) {
-                return true;
+            match Head::parse(self.inbox.rest(), false) {
+                Ok(Some(_)) => return true,
+                Ok(None) => {}
+                Err(_) => return false,
             }
-            if self.fill(PATIENCE, "").await.is_err() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.fill(left, "").await.is_err() {
                 return false;
             }
         }
@@ -253,9 +260,7 @@ impl Conn {
     async fn chunks(&mut self, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
         loop {
             let line = self.line(idle).await?;
-            let size = std::str::from_utf8(&line).ok().and_then(|line| line.split(';').next());
-            let size = size.and_then(|size| u64::from_str_radix(size.trim(), 16).ok());
-            match size.ok_or_else(|| nonsense("a chunk has no size"))? {
+            match hex(&line).ok_or_else(|| nonsense("a chunk has no size"))? {
                 0 => break,
                 size => self.take(size, sink, idle).await?,
             }
@@ -299,6 +304,18 @@ impl Conn {
     }
 }
 
+/// Nothing of what it carries: heads have tokens in them, and bodies secrets.
+impl fmt::Debug for Conn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Conn { target, reused, spent, .. } = self;
+        f.debug_struct("Conn")
+            .field("target", target)
+            .field("reused", reused)
+            .field("spent", spent)
+            .finish_non_exhaustive()
+    }
+}
+
 async fn read(stream: &mut Stream, space: &mut [u8], patience: &mut Patience, idle: Duration) -> Result<usize> {
     match patience.with(idle, |cx| stream.poll_fill(cx, space)).await {
         Some(got) => got.map_err(|e| broken("reading the body", e)),
@@ -306,7 +323,8 @@ async fn read(stream: &mut Stream, space: &mut [u8], patience: &mut Patience, id
     }
 }
 
-/// The number of bytes written, or `None` when the server said something, which is then in `inbox`, or closed.
+/// The number of bytes written, 0 when there are no more and all have gone out; or `None` when the server said something, which is then
+/// in `inbox`, or closed.
 fn poll_send(
     cx: &mut Context<'_>,
     stream: &mut Stream,
@@ -315,11 +333,15 @@ fn poll_send(
 ) -> Poll<io::Result<Option<usize>>> {
     let bufs = rest.map(IoSlice::new);
     let bufs = if rest[0].is_empty() { &bufs[1..] } else { &bufs[..] };
-    if let Poll::Ready(wrote) = Pin::new(&mut *stream).poll_write_vectored(cx, bufs) {
-        return Poll::Ready(match wrote? {
+    let wrote = match rest {
+        [[], []] => Pin::new(&mut *stream).poll_flush(cx).map_ok(|()| Some(0)),
+        _ => Pin::new(&mut *stream).poll_write_vectored(cx, bufs).map(|wrote| match wrote? {
             0 => Err(io::ErrorKind::WriteZero.into()),
             bytes => Ok(Some(bytes)),
-        });
+        }),
+    };
+    if wrote.is_ready() {
+        return wrote;
     }
     match ready!(stream.poll_fill(cx, inbox.space(READ_BYTES)))? {
         0 => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
@@ -328,6 +350,13 @@ fn poll_send(
             Poll::Ready(Ok(None))
         }
     }
+}
+
+/// The size at the start of a chunk's header: hex digits only, no sign.
+fn hex(line: &[u8]) -> Option<u64> {
+    let size = std::str::from_utf8(line).ok()?.split(';').next()?.trim();
+    let is_hex = size.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| u64::from_str_radix(size, 16).ok()).flatten()
 }
 
 fn broken(doing: &'static str, e: io::Error) -> Error {

@@ -93,10 +93,7 @@ impl Dialer {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(e)) if !e.is_retryable() => return Err(e),
                 Ok(Err(e)) => last = e,
-                Err(_) => {
-                    let what = format!("{target} ({address}) did not answer within {} ms", self.patience.as_millis());
-                    last = Error::new(ErrorKind::Timeout, what);
-                }
+                Err(_) => last = self.silent(target, address),
             }
             self.names.drop_address(&target.host, target.port, address);
         }
@@ -108,14 +105,14 @@ impl Dialer {
         let addresses = self.addresses(target).await?;
         let address = *addresses.first().ok_or_else(|| no_address(target))?;
         let began = Instant::now();
-        let tcp = timeout(self.patience, TcpStream::connect(address)).await;
-        let tcp = tcp
-            .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
-            .map_err(|e| Error::new(ErrorKind::Io, format!("{target} ({address}) cannot be reached")).with_source(e))?;
-        let tls = match target.tls {
-            true => Some(Tls::offering(&self.trust, &[b"h2", b"http/1.1"])?.survey(&target.host, tcp).await?),
-            false => None,
+        let look = async {
+            let tcp = socket(target, address).await?;
+            match target.tls {
+                true => Tls::offering(&self.trust, &[b"h2", b"http/1.1"])?.survey(&target.host, tcp).await.map(Some),
+                false => Ok(None),
+            }
         };
+        let tls = timeout(self.patience, look).await.unwrap_or_else(|_| Err(self.silent(target, address)))?;
         Ok(Connection { address, addresses: addresses.len(), took: began.elapsed(), tls })
     }
 
@@ -134,13 +131,16 @@ impl Dialer {
     }
 
     async fn dial(&self, target: &Target, address: SocketAddr) -> Result<Stream> {
-        let failed = |e| Error::new(ErrorKind::Io, format!("{target} ({address}) cannot be reached")).with_source(e);
-        let tcp = TcpStream::connect(address).await.map_err(failed)?;
-        tcp.set_nodelay(true).map_err(failed)?;
+        let tcp = socket(target, address).await?;
         match target.tls {
             true => self.tls()?.connect(&target.host, tcp).await,
             false => Ok(Stream::Plain(tcp)),
         }
+    }
+
+    fn silent(&self, target: &Target, address: SocketAddr) -> Error {
+        let what = format!("{target} ({address}) did not answer within {} ms", self.patience.as_millis());
+        Error::new(ErrorKind::Timeout, what)
     }
 
     fn tls(&self) -> Result<&Tls> {
@@ -150,6 +150,14 @@ impl Dialer {
         let made = Tls::new(&self.trust, self.http2 != Http2::Off, self.direct)?;
         Ok(self.tls.get_or_init(|| made))
     }
+}
+
+/// What every connection is made of: requests go out at once, and do not wait for the answers to others.
+async fn socket(target: &Target, address: SocketAddr) -> Result<TcpStream> {
+    let failed = |e| Error::new(ErrorKind::Io, format!("{target} ({address}) cannot be reached")).with_source(e);
+    let tcp = TcpStream::connect(address).await.map_err(failed)?;
+    tcp.set_nodelay(true).map_err(failed)?;
+    Ok(tcp)
 }
 
 fn no_address(target: &Target) -> Error {
@@ -166,5 +174,34 @@ mod tests {
         assert_eq!(Target::new(true, "h", Some(443)).authority, "h");
         assert_eq!(Target::new(false, "h", Some(443)).authority, "h:443");
         assert_eq!(Target::new(false, "::1", Some(9000)).to_string(), "http://[::1]:9000");
+    }
+
+    #[tokio::test]
+    async fn no_connection_waits_for_more_to_send() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let target = Target::new(false, "127.0.0.1", Some(address.port()));
+        let dialer = |http2| {
+            let names = Box::new(crate::http::SystemNames);
+            Dialer::new(names, Trust::System, Duration::from_secs(5), http2, false)
+        };
+        assert!(!TcpStream::connect(address).await.unwrap().nodelay().unwrap(), "it is not so by itself");
+        for http2 in [Http2::Off, Http2::PriorKnowledge] {
+            let stream = dialer(http2).connect(&target).await.unwrap();
+            assert!(stream.tcp().nodelay().unwrap());
+        }
+        for direct in super::super::tls::pair::DIRECT {
+            assert!(super::super::tls::pair::dialed(*direct).await.tcp().nodelay().unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_survey_of_a_server_that_says_nothing_ends() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target::new(true, "127.0.0.1", Some(listener.local_addr().unwrap().port()));
+        let names = Box::new(crate::http::SystemNames);
+        let dialer = Dialer::new(names, Trust::System, Duration::from_millis(100), Http2::Off, false);
+        let found = timeout(Duration::from_secs(5), dialer.survey(&target)).await;
+        assert_eq!(found.expect("it does not wait for ever").unwrap_err().kind(), ErrorKind::Timeout);
     }
 }

@@ -1,10 +1,11 @@
+use zeroize::Zeroizing;
+
 /// Heads are read by this much at a time. What follows one in the same read is copied to where the body goes, so it is kept small.
 pub const READ_BYTES: usize = 2048;
 
 /// What came from a server and was not looked at yet. Its memory is cleared once, not for each read.
-#[derive(Debug)]
 pub struct Inbox {
-    memory: Vec<u8>,
+    memory: Zeroizing<Vec<u8>>,
     from: usize,
     to: usize,
 }
@@ -12,7 +13,7 @@ pub struct Inbox {
 impl Inbox {
     /// An empty one.
     pub fn new() -> Self {
-        Inbox { memory: vec![0; READ_BYTES], from: 0, to: 0 }
+        Inbox { memory: vec![0; READ_BYTES].into(), from: 0, to: 0 }
     }
 
     /// What is there.
@@ -30,6 +31,11 @@ impl Inbox {
         (self.from, self.to) = (0, 0);
         self.memory.truncate(READ_BYTES);
         self.memory.shrink_to(READ_BYTES);
+    }
+
+    /// Overwrites what was there and was seen.
+    pub fn wipe(&mut self) {
+        self.memory[..self.from].fill(0);
     }
 
     /// The first `bytes` need not be seen again.
@@ -79,6 +85,9 @@ mod tests {
         }
         assert!(inbox.memory.len() == READ_BYTES && !inbox.is_empty());
         inbox.push(&[7; 3 * READ_BYTES]);
+        inbox.skip(2 * READ_BYTES);
+        inbox.wipe();
+        assert!(inbox.memory[..2 * READ_BYTES].iter().all(|byte| *byte == 0) && inbox.rest()[9] == 7);
         inbox.clear();
         assert!(inbox.is_empty() && inbox.memory.capacity() < 2 * READ_BYTES);
     }

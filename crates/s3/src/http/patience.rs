@@ -1,8 +1,9 @@
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::task::unconstrained;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// How long a connection waits while nothing moves. One timer serves all its waits, and only when there is nothing to do but wait: to
@@ -25,7 +26,8 @@ impl Patience {
             if !std::mem::replace(&mut waiting, true) {
                 self.0.as_mut().reset(Instant::now() + idle);
             }
-            ready!(self.0.as_mut().poll(cx));
+            // Not within the task's budget, which a socket that never runs dry spends each time.
+            ready!(pin!(unconstrained(self.0.as_mut())).poll(cx));
             Poll::Ready(None)
         })
         .await
@@ -47,5 +49,19 @@ mod tests {
         }
         let mut late = Box::pin(sleep(Duration::from_millis(50)));
         assert_eq!(patience.with(Duration::from_secs(60), |cx| late.as_mut().poll(cx)).await, Some(()));
+    }
+
+    #[tokio::test]
+    async fn a_wait_ends_also_where_the_task_has_done_much() {
+        let busy = |cx: &mut Context<'_>| {
+            // As a socket does that never runs dry: it goes on until the task's budget is spent.
+            while let Poll::Ready(done) = tokio::task::coop::poll_proceed(cx) {
+                done.made_progress();
+            }
+            Poll::<()>::Pending
+        };
+        let (mut patience, idle) = (Patience::new(), Duration::from_millis(50));
+        let wait = patience.with(idle, busy);
+        assert_eq!(tokio::time::timeout(Duration::from_secs(5), wait).await.unwrap(), None);
     }
 }

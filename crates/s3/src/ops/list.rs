@@ -172,7 +172,7 @@ pub(super) fn page(body: &[u8]) -> Result<Page> {
 pub(super) fn uploads(body: &[u8]) -> Result<Uploads> {
     let (mut found, mut upload, mut texts) =
         (Uploads::default(), Upload::default(), Texts { encoded: says_encoded(body), bad: false });
-    let (mut truncated, mut next) = (false, (String::new(), String::new()));
+    let (mut root, mut truncated, mut next) = (false, false, (String::new(), String::new()));
     xml::each(body, |path, text| match path {
         [_, one, field] if one == "Upload" => match field.as_str() {
             "Key" => upload.key = texts.of(text),
@@ -184,10 +184,13 @@ pub(super) fn uploads(body: &[u8]) -> Result<Uploads> {
         [_, field] if field == "IsTruncated" => truncated = text == "true",
         [_, field] if field == "NextKeyMarker" => next.0 = texts.of(text),
         [_, field] if field == "NextUploadIdMarker" => text.clone_into(&mut next.1),
+        [only] => root = only == "ListMultipartUploadsResult",
         _ => {}
     })?;
+    // Where it goes on must be said, or the same page would come again.
+    let lost = truncated && next.0.is_empty();
     found.next = truncated.then_some(next);
-    if texts.bad { Err(xml::nonsense()) } else { Ok(found) }
+    if root && !texts.bad && !lost { Ok(found) } else { Err(xml::nonsense()) }
 }
 
 /// Whether keys are encoded: some stores do it, and say so, only after the keys.
@@ -239,5 +242,23 @@ mod tests {
         let broken =
             b"<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>%zz</Key></Contents></ListBucketResult>";
         assert!(page(broken).is_err());
+    }
+
+    #[test]
+    fn uploads_with_odd_keys_and_pages_that_lead_nowhere() {
+        let of = |inner: &str| {
+            uploads(format!("<ListMultipartUploadsResult>{inner}</ListMultipartUploadsResult>").as_bytes())
+        };
+        let more = "<IsTruncated>true</IsTruncated><NextKeyMarker>a%2F+b%25</NextKeyMarker>";
+        let one =
+            "<Upload><Key>%C3%A9+k</Key><UploadId>i+/=</UploadId><Initiated>2013-05-24T00:00:00Z</Initiated></Upload>";
+        let found = of(&format!("{more}{one}<EncodingType>url</EncodingType>")).unwrap();
+        assert_eq!(found.uploads, [Upload { key: "\u{e9} k".into(), id: "i+/=".into(), begun: 1_369_353_600 }]);
+        assert_eq!(found.next, Some(("a/ b%".into(), String::new())), "some stores mark only the key");
+        assert!(of("<IsTruncated>true</IsTruncated>").is_err());
+        assert_eq!(of("").unwrap(), Uploads::default());
+        for body in [&b""[..], b"<html></html>", b"<ListBucketResult></ListBucketResult>"] {
+            assert!(uploads(body).is_err(), "no listing is not an empty one");
+        }
     }
 }

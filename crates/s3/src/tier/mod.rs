@@ -29,7 +29,7 @@ use kvtier_core::{
 };
 use kvtier_evict::PolicyKind;
 use kvtier_index::{Index, IndexConfig};
-use kvtier_mem::{Arena, ArenaConfig};
+use kvtier_mem::{Arena, ArenaConfig, BackingKind};
 use tokio::runtime::{Builder, Runtime};
 
 pub use config::{Compat, Layout, TierConfig, Verify};
@@ -66,7 +66,10 @@ impl S3Tier {
         let clock = Timekeeper::start(&config.name).map_err(failed("cannot start a thread"))?;
         let index = Index::new(limits(&config), PolicyKind::Lru.build());
         let index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
-        let bounce = Arena::new(ArenaConfig::heap(config.bounce_bytes.max(1)));
+        let mut bounce = ArenaConfig::heap(config.bounce_bytes.max(1));
+        // Pages that come as they are touched: most tiers never need them.
+        bounce.kind = BackingKind::Mapped;
+        let bounce = Arena::new(bounce);
         let bounce = bounce.map_err(|e| Error::new(ErrorKind::Full, "no memory for the tier's buffers").with_source(e));
         let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
         let caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);

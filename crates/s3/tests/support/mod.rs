@@ -4,8 +4,10 @@
 #[cfg(feature = "aws-config")]
 pub mod fake;
 pub mod front;
-pub mod haproxy;
+pub mod proxy;
 pub mod remote;
+pub mod rss;
+pub mod scene;
 #[cfg(feature = "tier")]
 pub mod tier;
 

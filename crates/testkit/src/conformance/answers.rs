@@ -5,7 +5,6 @@ use std::sync::Arc;
 use kvtier_core::{Digest, ErrorKind, Loaded, MissReason, Mode, Namespace, Presence, Removed, Save, Saved};
 
 use super::Fixture;
-use super::fixture::verify;
 
 const LEN: usize = 9000;
 const HIT: Loaded = Loaded::Hit { len: LEN as u64 };
@@ -118,7 +117,7 @@ pub fn a_batch_is_answered_in_order(make: &dyn Fn() -> Fixture) {
         assert_eq!((&done.op.key, done.op.into[0].len() as u64), (key, len), "answer {n}");
         assert_eq!(done.result.expect("a load"), expected, "answer {n}");
         if there(n) {
-            verify(key, &done.op.into, len);
+            f.verify(key, &done.op.into, len);
         }
     }
 }

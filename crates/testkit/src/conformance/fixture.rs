@@ -23,15 +23,34 @@ pub struct Fixture {
     pub engine_keys: bool,
     /// The tier has chunks of one namespace, that of the first key, and calls keys of others invalid.
     pub one_namespace: bool,
+    /// How to reach the arena's memory, if the CPU does not.
+    pub reach: Option<Arc<dyn Reach>>,
     /// Whatever must live as long as the tier, such as its directory. Dropped last.
     pub keep: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// How the suite reaches memory that the CPU does not.
+pub trait Reach: Send + Sync + 'static {
+    /// Writes `bytes` to the beginning of a lease.
+    fn write(&self, into: &mut Lease, bytes: &[u8]);
+
+    /// The bytes of a lease that count as filled.
+    fn read(&self, from: &Lease) -> Vec<u8>;
 }
 
 impl Fixture {
     /// A fixture of this tier, with heap memory and without tests of eviction.
     pub fn new(tier: impl Tier) -> Self {
         let arena = Arena::new(ArenaConfig::heap(64 << 20)).expect("memory for the suite");
-        Fixture { tier: Arc::new(tier), arena, capacity: None, engine_keys: false, one_namespace: false, keep: None }
+        Fixture {
+            tier: Arc::new(tier),
+            arena,
+            capacity: None,
+            engine_keys: false,
+            one_namespace: false,
+            reach: None,
+            keep: None,
+        }
     }
 
     /// The same with tests of eviction: the tier was opened with this cap in bytes.
@@ -62,6 +81,29 @@ impl Fixture {
     pub fn with_arena(mut self, arena: Arena) -> Self {
         self.arena = arena;
         self
+    }
+
+    /// The same with memory that the CPU does not reach.
+    pub fn with_far_arena(mut self, arena: Arena, reach: impl Reach) -> Self {
+        self.reach = Some(Arc::new(reach));
+        self.with_arena(arena)
+    }
+
+    /// Writes `bytes` to the beginning of a lease, and no more counts as filled.
+    pub fn write(&self, into: &mut Lease, bytes: &[u8]) {
+        match &self.reach {
+            Some(reach) => reach.write(into, bytes),
+            None => into.as_host_mut().expect("host memory")[..bytes.len()].copy_from_slice(bytes),
+        }
+        into.assume_filled(bytes.len());
+    }
+
+    /// The bytes of a lease that count as filled.
+    pub fn read(&self, from: &Lease) -> Vec<u8> {
+        match &self.reach {
+            Some(reach) => reach.read(from),
+            None => from.as_host().expect("host memory").to_vec(),
+        }
     }
 
     /// An ordinary context: demand, with more time than a healthy tier on a busy machine needs.
@@ -108,9 +150,9 @@ impl Fixture {
 
     /// The bytes `from..from + len` of the chunk `key`, frozen.
     pub fn view(&self, key: &Key, from: u64, len: usize) -> View {
-        let mut lease = self.lease(len);
-        Content::of(key).write(from, lease.as_host_mut().expect("host memory"));
-        lease.assume_filled(len);
+        let (mut lease, mut bytes) = (self.lease(len), vec![0; len]);
+        Content::of(key).write(from, &mut bytes);
+        self.write(&mut lease, &bytes);
         lease.freeze()
     }
 
@@ -149,7 +191,7 @@ impl Fixture {
         let done = self.load_with(self.load_op(key, room));
         let loaded = done.result.expect("a load");
         if let Loaded::Hit { len } = loaded {
-            verify(key, &done.op.into, len);
+            self.verify(key, &done.op.into, len);
         }
         loaded
     }
@@ -169,6 +211,18 @@ impl Fixture {
         self.tier.remove(&self.ctx(), Arc::clone(keys)).wait().expect("a remove")
     }
 
+    /// Proves that the leases hold the first `len` bytes of the chunk `key` and not one more.
+    pub fn verify(&self, key: &Key, leases: &[Lease], len: u64) {
+        let mut at = 0;
+        for lease in leases {
+            let bytes = self.read(lease);
+            assert_eq!(bytes.len() as u64, (len - at).min(lease.len() as u64), "the initialised length of a lease");
+            assert_eq!(Content::of(key).check(at, &bytes), Ok(()), "a wrong byte in {key:?}");
+            at += bytes.len() as u64;
+        }
+        assert_eq!(at, len, "the leases hold the whole chunk");
+    }
+
     /// Asks `done` again and again until it says yes; fails after ten seconds.
     pub fn eventually(&self, what: &str, done: impl Fn() -> bool) {
         let end = std::time::Instant::now() + Duration::from_secs(10);
@@ -183,18 +237,6 @@ impl Fixture {
 pub(crate) fn only<T>(mut answers: Vec<T>) -> T {
     assert_eq!(answers.len(), 1, "one answer an op");
     answers.pop().expect("one answer an op")
-}
-
-/// Proves that the leases hold the first `len` bytes of the chunk `key` and not one more.
-pub(crate) fn verify(key: &Key, leases: &[Lease], len: u64) {
-    let mut at = 0;
-    for lease in leases {
-        let bytes = lease.as_host().expect("host memory");
-        assert_eq!(bytes.len() as u64, (len - at).min(lease.len() as u64), "the initialised length of a lease");
-        assert_eq!(Content::of(key).check(at, bytes), Ok(()), "a wrong byte in {key:?}");
-        at += bytes.len() as u64;
-    }
-    assert_eq!(at, len, "the leases hold the whole chunk");
 }
 
 impl fmt::Debug for Fixture {

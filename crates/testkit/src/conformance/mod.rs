@@ -20,21 +20,31 @@ pub mod observe;
 pub mod threads;
 pub mod time;
 
-pub use fixture::Fixture;
+pub use fixture::{Fixture, Reach};
 
-/// Makes a test of every promise. Its argument is the name of a `fn() -> Fixture` that makes a fresh, empty tier.
+/// Runs a test where it is called.
+pub fn right_here(_name: &str, body: &dyn Fn()) {
+    body();
+}
+
+/// Makes a test of every promise. Its argument is the name of a `fn() -> Fixture` that makes a fresh, empty tier. A second one, a
+/// `fn(&str, &dyn Fn())`, is given the path of each test and its body, and runs it elsewhere: in a child process, say.
 #[macro_export]
 macro_rules! conformance {
-    (@each $make:path; $($module:ident :: $promise:ident,)*) => {
+    (@each $make:path, $around:path; $($module:ident :: $promise:ident,)*) => {
         $(
             #[test]
             fn $promise() {
-                $crate::conformance::$module::$promise(&$make);
+                let name = concat!(module_path!(), "::", stringify!($promise));
+                $around(name, &|| $crate::conformance::$module::$promise(&$make));
             }
         )*
     };
     ($make:path) => {
-        $crate::conformance! { @each $make;
+        $crate::conformance! { $make, $crate::conformance::right_here }
+    };
+    ($make:path, $around:path) => {
+        $crate::conformance! { @each $make, $around;
             moves::what_was_saved_is_loaded,
             moves::sizes_around_a_page_come_back,
             moves::a_chunk_scatters_over_leases_and_gathers_from_views,

@@ -3,7 +3,6 @@
 use kvtier_core::{ErrorKind, Load, Loaded, MissReason, Save, Saved};
 
 use super::Fixture;
-use super::fixture::verify;
 
 const MIB: usize = 1 << 20;
 
@@ -53,7 +52,7 @@ fn split(f: &Fixture, views: &[usize], leases: &[usize]) {
     let done = f.load_with(Load { key: key.clone(), into });
     assert_eq!(done.result.expect("a load"), Loaded::Hit { len: len as u64 });
     assert_eq!(done.op.into.iter().map(|l| l.len()).collect::<Vec<_>>(), leases, "the same leases in the same order");
-    verify(&key, &done.op.into, len as u64);
+    f.verify(&key, &done.op.into, len as u64);
 }
 
 /// Where there is more room than chunk, the answer and the leases' initialised lengths say how long it is.
@@ -65,7 +64,7 @@ pub fn longer_leases_are_filled_as_far_as_the_chunk_goes(make: &dyn Fn() -> Fixt
     assert_eq!(done.result.expect("a load"), Loaded::Hit { len: 5000 });
     let lengths: Vec<_> = done.op.into.iter().map(|l| l.init_len()).collect();
     assert_eq!(lengths, [4096, 904, 0]);
-    verify(&f.key(1), &done.op.into, 5000);
+    f.verify(&f.key(1), &done.op.into, 5000);
 }
 
 /// Too little room is a miss, and not a byte behind the lease changes.
@@ -73,13 +72,12 @@ pub fn a_chunk_longer_than_the_leases_is_a_miss_and_writes_nothing_past_them(mak
     let f = make();
     assert_eq!(f.save(&f.key(1), 12_288), Saved::Stored);
     let mut both = f.lease(16_384);
-    both.as_host_mut().expect("host memory").fill(0xa5);
-    both.assume_filled(16_384);
+    f.write(&mut both, &[0xa5; 16_384]);
     let (room, behind) = both.split_at(8192);
     let done = f.load_with(Load { key: f.key(1), into: vec![room] });
     assert_eq!(done.result.expect("a load"), Loaded::Miss(MissReason::Length));
     assert_eq!((done.op.into.len(), done.op.into[0].init_len()), (1, 0));
-    assert!(behind.as_host().expect("host memory").iter().all(|b| *b == 0xa5), "written past the lease");
+    assert!(f.read(&behind).iter().all(|b| *b == 0xa5), "written past the lease");
     let none = f.load_with(Load { key: f.key(1), into: vec![] });
     assert_eq!(none.result.expect("a load"), Loaded::Miss(MissReason::Length), "no room at all");
 }
@@ -103,11 +101,11 @@ pub fn unaligned_memory_moves_or_is_invalid(make: &dyn Fn() -> Fixture) {
     let done = f.load_with(Load { key: key.clone(), into: vec![odd] });
     if f.tier.caps().bounce {
         assert_eq!(done.result.expect("a load"), Loaded::Hit { len: len as u64 });
-        verify(&key, &done.op.into, len as u64);
+        f.verify(&key, &done.op.into, len as u64);
         let other = f.key(2);
-        let mut lease = f.lease(len + 3);
-        crate::Content::of(&other).write(0, &mut lease.as_host_mut().expect("host memory")[3..]);
-        lease.assume_filled(len + 3);
+        let (mut lease, mut bytes) = (f.lease(len + 3), vec![0; len + 3]);
+        crate::Content::of(&other).write(0, &mut bytes[3..]);
+        f.write(&mut lease, &bytes);
         let from = vec![lease.freeze().slice(3..len + 3)];
         assert_eq!(f.save_with(Save { key: other.clone(), from }).result.expect("a save"), Saved::Stored);
         assert_eq!(f.load(&other, len), Loaded::Hit { len: len as u64 });

@@ -45,7 +45,7 @@ pub fn bucket(store: &mut Store, request: &Request, body: &[u8], ways: Ways) -> 
             let prefix = request.query("prefix").unwrap_or_default();
             match ways.express && !prefix.is_empty() && !prefix.ends_with('/') {
                 true => Response::error(400, "InvalidRequest"),
-                false => multipart::list(store, &prefix),
+                false => multipart::list(store, request),
             }
         }
         "GET" if ways.express && (has("versioning") || has("object-lock")) => Response::error(501, "NotImplemented"),

@@ -1,11 +1,14 @@
 use super::api::{kept_headers, sum_is_wrong};
 use super::calendar;
-use super::store::{Pending, Store};
+use super::store::{Pending, Store, Stored};
 use super::wire::{Request, Response};
 use super::xml;
 
 /// A part but the last must be this long, in bytes.
 const PART_MIN: usize = 5 << 20;
+
+/// The most uploads on a page of their listing.
+const PAGE_MAX: usize = 1000;
 
 pub fn create(store: &mut Store, request: &Request, key: &str) -> Response {
     let id = store.upload_id();
@@ -51,7 +54,9 @@ pub fn complete(store: &mut Store, request: &Request, id: &str, body: &[u8], con
     }
     let mut bytes = Vec::new();
     for (at, (number, etag)) in numbers.iter().zip(&etags).enumerate() {
-        let Some(part) = pending.parts.get(number).filter(|part| part.etag == *etag) else {
+        // aws-crt names the parts' versions without their quotes, as S3 lets it.
+        let is_it = |part: &&Stored| part.etag.trim_matches('"') == etag.trim_matches('"');
+        let Some(part) = pending.parts.get(number).filter(is_it) else {
             return Response::error(400, "InvalidPart");
         };
         if part.bytes.len() < PART_MIN && at + 1 < numbers.len() {
@@ -80,15 +85,26 @@ pub fn abort(store: &mut Store, id: &str) -> Response {
     }
 }
 
-pub fn list(store: &Store, prefix: &str) -> Response {
-    let mut body =
-        String::from("<ListMultipartUploadsResult><EncodingType>url</EncodingType><IsTruncated>false</IsTruncated>");
-    for (id, pending) in store.uploads.iter().filter(|(_, pending)| pending.key.starts_with(prefix)) {
-        let (key, id, begun) = (xml::url(&pending.key), xml::escape(id), calendar::iso(pending.begun));
+/// A page of the unfinished uploads: those behind the markers, in an order of its own within the page.
+pub fn list(store: &Store, request: &Request) -> Response {
+    let of = |name: &str| request.query(name).unwrap_or_default();
+    let (prefix, after) = (of("prefix"), (of("key-marker"), of("upload-id-marker")));
+    let max = of("max-uploads").parse().unwrap_or(PAGE_MAX).min(PAGE_MAX);
+    let mut all: Vec<_> = store.uploads.iter().map(|(id, pending)| (&pending.key, id, pending.begun)).collect();
+    all.retain(|(key, id, _)| key.starts_with(&prefix) && (*key, *id) > (&after.0, &after.1));
+    all.sort();
+    let (page, more) = all.split_at(max.min(all.len()));
+    let mut body = format!("<EncodingType>url</EncodingType><IsTruncated>{}</IsTruncated>", !more.is_empty());
+    if let Some((key, id, _)) = page.last().filter(|_| !more.is_empty()) {
+        let (key, id) = (xml::url(key), xml::escape(id));
+        body.push_str(&format!("<NextKeyMarker>{key}</NextKeyMarker><NextUploadIdMarker>{id}</NextUploadIdMarker>"));
+    }
+    // As no store promises any other.
+    for (key, id, begun) in page.iter().rev() {
+        let (key, id, begun) = (xml::url(key), xml::escape(id), calendar::iso(*begun));
         body.push_str(&format!(
             "<Upload><Key>{key}</Key><UploadId>{id}</UploadId><Initiated>{begun}</Initiated></Upload>"
         ));
     }
-    body.push_str("</ListMultipartUploadsResult>");
-    Response::new(200, body)
+    Response::new(200, format!("<ListMultipartUploadsResult>{body}</ListMultipartUploadsResult>"))
 }

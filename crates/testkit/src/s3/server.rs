@@ -44,6 +44,8 @@ pub struct Setup {
     pub lifecycle: Option<String>,
     /// Whether nobody may ask for its settings.
     pub hides_settings: bool,
+    /// Whether its uploads have names that need no encoding in a URL: aws-crt sends them as they come, and signs them otherwise.
+    pub plain_uploads: bool,
 }
 
 impl Default for Setup {
@@ -62,6 +64,7 @@ impl Default for Setup {
             object_lock: false,
             lifecycle: None,
             hides_settings: false,
+            plain_uploads: false,
         }
     }
 }
@@ -152,11 +155,11 @@ impl Server {
     fn listen(setup: Setup, http2: bool) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let address = listener.local_addr()?;
-        let ahead_s = setup.clock_ahead_s;
+        let (ahead_s, plain_uploads) = (setup.clock_ahead_s, setup.plain_uploads);
         let shared = Arc::new(Shared {
             setup,
             http2,
-            store: Mutex::new(Store { bucket_exists: true, ahead_s, ..Store::default() }),
+            store: Mutex::new(Store { bucket_exists: true, ahead_s, plain_uploads, ..Store::default() }),
             sessions: Mutex::default(),
             rules: Mutex::default(),
             seen: Mutex::default(),

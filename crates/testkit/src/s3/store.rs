@@ -33,6 +33,8 @@ pub struct Store {
     pub counter: u64,
     /// How far the server's clock is ahead, in seconds.
     pub ahead_s: i64,
+    /// Whether uploads have names that need no encoding in a URL.
+    pub plain_uploads: bool,
 }
 
 impl Store {
@@ -51,6 +53,6 @@ impl Store {
     /// A name for a new upload.
     pub fn upload_id(&mut self) -> String {
         self.counter += 1;
-        format!("up/{}+=", self.counter)
+        if self.plain_uploads { format!("up{}", self.counter) } else { format!("up/{}+=", self.counter) }
     }
 }

@@ -1,13 +1,15 @@
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::awscrt;
-use super::plan::{AWSCRT, Cell, MOUNTPOINT, Plan};
+use super::plan::{AWSCRT, Cell, LMCACHE, MOUNTPOINT, Plan};
+use super::{awscrt, lmcache};
 use crate::bench::machine;
 use crate::sh::{Cmd, root};
+use crate::venv;
 
 /// The workspace of the peers.
 const MANIFEST: &str = "benches/s3/Cargo.toml";
@@ -28,8 +30,8 @@ pub struct Contest {
     ports: Value,
     certificate: String,
     server: Child,
-    /// How to start the one in Python.
-    awscrt: Option<[String; 2]>,
+    /// How to start those in Python.
+    scripts: BTreeMap<&'static str, [String; 2]>,
     _ends_when_closed: ChildStdin,
 }
 
@@ -42,6 +44,11 @@ pub struct Sample {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub rss_mib: f64,
+    /// By how much the memory besides the objects' own grew at most, and how many threads there were.
+    pub grown_mib: Option<f64>,
+    pub threads: Option<f64>,
+    pub allocations_per_op: Option<f64>,
+    pub requests_per_op: Option<f64>,
 }
 
 impl Contest {
@@ -49,10 +56,12 @@ impl Contest {
     pub fn start(plan: &Plan) -> Result<Contest> {
         let mut absent = Vec::new();
         build(plan, &mut absent)?;
-        let awscrt = awscrt::install(plan, &mut absent);
+        let mut scripts = BTreeMap::new();
+        scripts.extend(awscrt::install(plan, &mut absent).map(|script| (AWSCRT, script)));
+        scripts.extend(lmcache::install(plan, &mut absent).map(|script| (LMCACHE, script)));
         let program = root().join(PROGRAM).to_string_lossy().into_owned();
         let built = Cmd::new(&program).arg("peers").read()?;
-        let all: Vec<&str> = built.lines().chain(awscrt.as_ref().map(|_| AWSCRT)).collect();
+        let all: Vec<&str> = built.lines().chain(scripts.keys().copied()).collect();
         if let Some(unknown) = plan.peers.iter().find(|peer| !all.contains(&peer.as_str())) {
             let why = absent.iter().map(|why| format!("; {why}")).collect::<String>();
             bail!("no client '{unknown}'; there are: {}{why}", all.join(", "));
@@ -68,7 +77,7 @@ impl Contest {
         BufReader::new(server.stdout.take().context("a piped standard output")?).read_line(&mut line)?;
         let ports = serde_json::from_str(&line).context("the server does not start")?;
         let stdin = server.stdin.take().context("a piped standard input")?;
-        Ok(Contest { names, absent, ports, certificate, server, awscrt, _ends_when_closed: stdin })
+        Ok(Contest { names, absent, ports, certificate, server, scripts, _ends_when_closed: stdin })
     }
 
     /// One turn of one client. Bare sockets speak HTTP/1.1 whatever the others speak.
@@ -77,16 +86,19 @@ impl Contest {
         let http2 = socket != cell.scheme && !name.starts_with("raw-");
         let port = &self.ports[if http2 { &cell.scheme } else { socket }];
         let cmd = Cmd::new("taskset -c").arg(CORE.to_string());
-        let cmd = match &self.awscrt {
-            Some(driver) if name == AWSCRT => cmd.args(driver),
-            _ => cmd.arg(root().join(PROGRAM).to_string_lossy()).args(["run", "--peer", name]),
+        let cmd = match self.scripts.get(name) {
+            Some(script) => cmd.args(script),
+            None => cmd.arg(root().join(PROGRAM).to_string_lossy()).args(["run", "--peer", name]),
         };
         let cmd = cmd.args(["--op", &cell.op, "--size", &cell.size.to_string()]);
         let cmd = cmd.args(["--concurrency", &cell.inflight.to_string(), "--count", &cell.count.to_string()]);
         let cmd = cmd.arg("--endpoint").arg(format!("{socket}://127.0.0.1:{port}"));
         let cmd = if http2 { cmd.arg("--http2") } else { cmd };
-        let out = cmd.env("SSL_CERT_FILE", &self.certificate).env("RUST_BACKTRACE", "0").limit_s(TURN_MAX_S).read()?;
-        sample(&serde_json::from_str(&out).context("the client printed no JSON")?, cell.size)
+        let cmd = venv::quiet(cmd).env("SSL_CERT_FILE", &self.certificate).env("RUST_BACKTRACE", "0");
+        let out = cmd.limit_s(TURN_MAX_S).read()?;
+        // Libraries print what they like before.
+        let last = out.lines().rev().find(|line| line.starts_with('{')).context("the client printed no JSON")?;
+        sample(&serde_json::from_str(last)?, cell.size)
     }
 }
 
@@ -131,6 +143,10 @@ fn sample(out: &Value, size: u64) -> Result<Sample> {
         p50_ms: number("p50_ms")?,
         p99_ms: number("p99_ms")?,
         rss_mib: number("rss_over_memory_mib")?,
+        grown_mib: out["grown_mib"].as_f64(),
+        threads: out["threads"].as_f64(),
+        allocations_per_op: out["allocations_per_op"].as_f64(),
+        requests_per_op: out["requests_per_op"].as_f64(),
     })
 }
 
@@ -146,5 +162,6 @@ mod tests {
         let sample = sample(&out, 1_000_000).unwrap();
         assert_eq!((sample.mb_per_s, sample.cpu_s_per_gb), (2000.0, 0.2));
         assert!((sample.cpu_us_per_op - 200.0).abs() < 1e-9);
+        assert_eq!((sample.threads, sample.requests_per_op), (None, None));
     }
 }

@@ -3,7 +3,9 @@
 //! Server and clients are pinned to different cores. What counts is the client's CPU time a GB: MB/s also say how fast the server's core is.
 
 mod awscrt;
+mod beside;
 mod contest;
+mod lmcache;
 mod plan;
 mod table;
 
@@ -48,6 +50,7 @@ pub fn run(args: &mut Args) -> Result<()> {
     );
     contest.absent.iter().for_each(|why| println!("not measured: {why}"));
     table::print(&plan, &contest.names, &results);
+    beside::print(&plan, &results);
     Ok(())
 }
 

@@ -17,6 +17,10 @@ const KNOW_HTTP2: [&str; 3] = ["kvtier", "object_store", "rusty-s3"];
 const DIRECT: &str = "kvtier-direct";
 /// AWS's C client in Python, as LMCache uses it.
 pub const AWSCRT: &str = "awscrt";
+/// Our tier in a bucket.
+pub const TIER: &str = "kvtier-tier";
+/// LMCache's own S3 adapter.
+pub const LMCACHE: &str = "lmcache";
 /// AWS's C client in Rust.
 pub const MOUNTPOINT: &str = "mountpoint-s3-client";
 
@@ -30,6 +34,7 @@ pub struct Plan {
     /// Only these clients; all when empty.
     pub peers: Vec<String>,
     pub with_awscrt: bool,
+    pub with_lmcache: bool,
     pub with_mountpoint: bool,
     pub turns: usize,
     pub gb: f64,
@@ -60,6 +65,7 @@ impl Cell {
     /// only over TLS without HTTP/2 are there records to open directly.
     pub fn suits(&self, name: &str) -> bool {
         match self.scheme.as_str() {
+            _ if matches!(name, TIER | LMCACHE) => self.scheme == "http" && self.op != "head",
             "http" => name != DIRECT,
             "https" => !matches!(name, "raw-blocking" | "raw-uring"),
             "h2c" => name.starts_with("raw-") || KNOW_HTTP2.contains(&name),
@@ -81,15 +87,18 @@ impl fmt::Display for Cell {
 
 impl Plan {
     pub fn new(args: &mut Args) -> Result<Plan> {
-        let mut list = |name: &str, usual: &str| -> Result<Vec<String>> {
+        let with_lmcache = args.flag("--with-lmcache");
+        // Beside LMCache what it is asked for: chunks, over plain HTTP, by the tier.
+        let mut list = |name: &str, usual: &str, beside_lmcache: &str| -> Result<Vec<String>> {
+            let usual = if with_lmcache { beside_lmcache } else { usual };
             let text = args.value(name)?.unwrap_or_else(|| usual.into());
             Ok(text.split(',').filter(|word| !word.is_empty()).map(String::from).collect())
         };
-        let ops = known(list("--ops", "get,put,head")?, &["get", "put", "head"])?;
-        let schemes = known(list("--schemes", "http,https,h2")?, &SCHEMES)?;
-        let sizes = list("--sizes", "64KiB,1MiB,10MiB,32MiB")?;
-        let inflight = list("--inflight", "1,8,64")?;
-        let peers = list("--peers", "")?;
+        let ops = known(list("--ops", "get,put,head", "put,get")?, &["get", "put", "head"])?;
+        let schemes = known(list("--schemes", "http,https,h2", "http")?, &SCHEMES)?;
+        let sizes = list("--sizes", "64KiB,1MiB,10MiB,32MiB", "1MiB,4MiB,32MiB")?;
+        let inflight = list("--inflight", "1,8,64", "8")?;
+        let peers = list("--peers", "", "raw-tokio,raw-blocking,kvtier,kvtier-tier,lmcache")?;
         let mut with = |flag: &str, name: &str| args.flag(flag) || peers.iter().any(|peer| peer == name);
         let (with_awscrt, with_mountpoint) = (with("--with-awscrt", AWSCRT), with("--with-mountpoint", MOUNTPOINT));
         let gb = args.value("--gb")?.unwrap_or_else(|| "0.5".into());
@@ -100,6 +109,7 @@ impl Plan {
             schemes,
             peers,
             with_awscrt,
+            with_lmcache,
             with_mountpoint,
             turns: args.number("--turns")?.unwrap_or(5).max(1) as usize,
             gb: gb.parse().with_context(|| format!("--gb wants a number, not '{gb}'"))?,
@@ -111,7 +121,9 @@ impl Plan {
 
     /// Whether only ours and the floor are wanted: then the hundreds of crates of the others need not be built.
     pub fn is_alone(&self) -> bool {
-        let few = |name: &String| matches!(name.as_str(), "kvtier" | DIRECT | AWSCRT) || name.starts_with("raw-");
+        let few = |name: &String| {
+            matches!(name.as_str(), "kvtier" | DIRECT | TIER | AWSCRT | LMCACHE) || name.starts_with("raw-")
+        };
         !self.with_mountpoint && !self.peers.is_empty() && self.peers.iter().all(few)
     }
 
@@ -188,5 +200,16 @@ mod tests {
         assert!(plan(&["--with-awscrt"]).with_awscrt && !plan(&[]).with_awscrt);
         assert!(plan(&["--peers", "kvtier,awscrt"]).with_awscrt && plan(&["--peers", "kvtier,awscrt"]).is_alone());
         assert!(!plan(&["--peers", "kvtier", "--with-mountpoint"]).is_alone());
+    }
+
+    #[test]
+    fn beside_lmcache_chunks_move_over_plain_http() {
+        let plan = |flags: &[&str]| Plan::new(&mut Args::of(flags)).unwrap();
+        let beside = plan(&["--with-lmcache"]);
+        assert!(beside.is_alone() && beside.wants(LMCACHE) && beside.wants(TIER) && !beside.wants("opendal"));
+        let cells = beside.cells();
+        assert_eq!(cells.len(), 6);
+        assert!(cells.iter().all(|cell| cell.suits(LMCACHE) && cell.suits(TIER) && cell.inflight == 8));
+        assert!(!plan(&["--schemes", "https"]).cells()[0].suits(TIER), "its floor is that of the client");
     }
 }

@@ -129,13 +129,13 @@ impl Adapter {
         tier::tiers(self)
     }
 
-    /// The cap that a capacity and the `eviction` object give together: LMCache evicts above the watermark, so that is the cap; under
-    /// `noop` it never does, so there is none. A capacity of 0 is none either.
+    /// The cap that a capacity and the `eviction` object give together: LMCache evicts above the watermark, so that is the cap, unless it is
+    /// to be taken to the letter; under `noop` it never does, so there is none. A capacity of 0 is none either.
     #[cfg(feature = "file")]
     pub(crate) fn cap(&self, capacity_bytes: u64) -> Option<u64> {
         let Some(eviction) = &self.eviction else { return Some(capacity_bytes).filter(|bytes| *bytes > 0) };
         let evicts = eviction.text("eviction_policy") != Some("noop");
-        let share = eviction.number("trigger_watermark").clamp(0.0, 1.0);
+        let share = if eviction.is_on("compat") { 1.0 } else { eviction.number("trigger_watermark").clamp(0.0, 1.0) };
         let bytes = (capacity_bytes as f64 * share) as u64;
         (evicts && bytes > 0).then_some(bytes)
     }

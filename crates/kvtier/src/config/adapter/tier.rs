@@ -57,13 +57,10 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
 fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
     use kvtier_evict::PolicyKind;
     use kvtier_file::Layout;
+    use kvtier_index::Compat;
 
     use crate::config::{Capacity, FileSpec};
     let fields = &adapter.fields;
-    if adapter.eviction.as_ref().is_some_and(|eviction| eviction.is_on("compat")) {
-        let next = "leave it out: the watermark is the cap, and what has to go goes just in time";
-        return Err(unsupported(adapter, format!("eviction.compat is only for type \"s3\"; {next}")));
-    }
     let (path, capacity) = match adapter.kind {
         "raw_block" => (directory(adapter)?, fields.int("capacity_bytes").cast_unsigned()),
         _ => (fields.text("base_path").unwrap_or_default(), crate::bytes::of_gib(fields.number("max_capacity_gb"))),
@@ -77,6 +74,10 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
         Some("ARC") => Some(PolicyKind::Arc),
         Some("IsolatedLRU") => Some(PolicyKind::IsolatedLru),
         _ => None,
+    });
+    spec.compat = adapter.eviction.as_ref().filter(|eviction| eviction.is_on("compat")).map(|eviction| {
+        let share = |name| eviction.number(name).clamp(0.0, 1.0);
+        Compat::new().with(share("trigger_watermark"), share("eviction_ratio"))
     });
     Ok(TierSpec::File(spec))
 }

@@ -60,7 +60,7 @@ pub(super) const KEYS: &[Key] = &[
     at(EVICTION, ("eviction_policy", Word), "", Used, "`LRU`, `ARC`, `IsolatedLRU` or `noop`, in exactly this spelling; under `noop` there is no cap; in a bucket the least recently used go first under all others"),
     at(EVICTION, ("trigger_watermark", Float), "0.8", Used, "the share of the capacity that is the cap"),
     at(EVICTION, ("eviction_ratio", Float), "0.2", Used, "the largest share of the chunks that go at once; fewer go where fewer suffice"),
-    at(EVICTION, ("compat", Bool), "false", Used, "ours, and only in a bucket: watermark and ratio mean what they mean to LMCache: once a second, at the watermark, that share of all chunks goes; the capacity is the cap"),
+    at(EVICTION, ("compat", Bool), "false", Used, "ours: watermark and ratio mean what they mean to LMCache: once a second, at the watermark, that share of all chunks goes; the capacity is the cap"),
     at(EVICTION, ("extra_logging_enabled", Bool), "false", Ignored, "evictions are counted in the metrics"),
     at(EVICTION, ("extra_logging_interval", Float), "10.0", Ignored, "evictions are counted in the metrics"),
 

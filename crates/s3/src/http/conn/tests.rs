@@ -4,6 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::body::Landing;
+use super::super::tls::pair::{DIRECT, narrow};
 use super::*;
 
 const LEN: usize = 5000;
@@ -40,7 +41,7 @@ fn answer(name: &str) -> Vec<u8> {
 /// Asks, and lands a body if that was good; bytes that were copied.
 async fn get(conn: &mut Conn, memory: &mut [u8]) -> Result<(u16, u64)> {
     let mut landing = Landing::new(memory);
-    conn.out = b"GET".to_vec();
+    conn.out = b"GET".to_vec().into();
     conn.send(&[], IDLE).await?;
     let head = conn.head(false, IDLE, landing.next(usize::MAX)).await?;
     match head.is_success() {
@@ -107,4 +108,66 @@ async fn what_comes_behind_a_body_is_not_part_of_it() {
         assert!(memory[..LEN] == object());
     }
     assert!(!conn.is_usable() || conn.is_stale(), "nobody knows what that was");
+}
+
+#[tokio::test]
+async fn a_refusal_is_heard_while_the_last_bytes_wait_to_go_out() {
+    for direct in DIRECT {
+        let (stream, mut server) = narrow(*direct, 4096).await;
+        let mut conn = Conn::new(stream, Arc::new(Target::new(true, "127.0.0.1", None)));
+        conn.out = b"PUT".to_vec().into();
+        // All of it is sealed at once; the sockets hold less, and the server reads nothing.
+        let body = vec![7; 60_000];
+        let refuse = async {
+            server.write_all(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            server.flush().await.unwrap();
+        };
+        let (sent, ()) = tokio::join!(conn.send(&body, IDLE), refuse);
+        assert_eq!(sent.unwrap(), Sent::Early);
+        assert_eq!(conn.head(false, IDLE, &mut []).await.unwrap().status, 403);
+        assert!(!conn.is_usable());
+    }
+}
+
+#[tokio::test]
+async fn the_last_words_of_a_server_are_waited_for_no_longer_than_they_are_worth() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    tokio::spawn(async move {
+        server.write_all(b"HTTP/1.1 403 Forbidden\r\nx: ").await.unwrap();
+        // Never an end, and never long nothing.
+        while server.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    tcp.shutdown().await.unwrap();
+    let mut conn = Conn::new(Stream::Plain(tcp), Arc::new(Target::new(false, "127.0.0.1", None)));
+    conn.out = b"PUT".to_vec().into();
+    let sent = tokio::time::timeout(Duration::from_secs(2), conn.send(&[7; 100], IDLE)).await;
+    assert_eq!(sent.expect("it does not wait for ever").unwrap_err().kind(), ErrorKind::Io);
+}
+
+#[tokio::test]
+async fn a_chunk_has_a_size_of_hex_digits() {
+    for (size, kind) in
+        [("1388", None), ("1388 ;a=b", None), ("+1388", Some(ErrorKind::Corrupt)), ("", Some(ErrorKind::Corrupt))]
+    {
+        let mut answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{size}\r\n").into_bytes();
+        answer.extend([&object()[..], b"\r\n0\r\n\r\n"].concat());
+        let got = get(&mut *serving(vec![answer]).await, &mut vec![0; LEN]).await;
+        assert_eq!(got.err().map(|e| e.kind()), kind, "{size}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_connection_holds_is_not_printed() {
+    let mut conn = serving(Vec::new()).await;
+    conn.out = b"GET / HTTP/1.1\r\nx-amz-s3session-token: hush".to_vec().into();
+    conn.path = "/private".into();
+    conn.inbox.push(b"<SessionToken>hush</SessionToken>");
+    let shown = format!("{conn:?}");
+    let bytes = format!("{:?}", b"hush");
+    assert!(!shown.contains("hush") && !shown.contains(bytes.trim_matches(['[', ']'])), "{shown}");
+    assert!(!shown.contains("private") && shown.contains("127.0.0.1"), "{shown}");
 }

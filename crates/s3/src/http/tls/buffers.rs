@@ -146,6 +146,9 @@ impl<'a> Room<'a> {
     }
 }
 
+/// Memory for this many is kept: the end of a record, as it is left again and again.
+const LEFT_BYTES_KEPT: usize = 16 * 1024;
+
 /// Opened bytes for which there was no room yet: the end of one record, and what came while we were sending.
 #[derive(Default)]
 pub struct Left {
@@ -163,6 +166,7 @@ impl Left {
         self.from += room.put(&self.bytes[self.from..]);
         if self.from == self.bytes.len() {
             self.bytes.clear();
+            self.bytes.shrink_to(LEFT_BYTES_KEPT);
             self.from = 0;
         }
     }
@@ -201,5 +205,13 @@ mod tests {
         assert_eq!(fill(&mut incoming).await, Ok(2));
         assert_eq!(incoming.filled(), b"456");
         assert_eq!(fill(&mut incoming).await, Ok(0));
+    }
+
+    #[test]
+    fn room_for_much_is_given_back() {
+        let (mut left, mut memory) = (Left::default(), vec![0; 300_000]);
+        left.push(&memory.clone());
+        left.drain(&mut Room::new([&mut memory, &mut []]));
+        assert!(left.bytes.capacity() <= LEFT_BYTES_KEPT, "{}", left.bytes.capacity());
     }
 }

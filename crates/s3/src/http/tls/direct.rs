@@ -2,8 +2,9 @@
 //! read into straight to where the caller wants it, and the other way. Keys and tickets stay with rustls.
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::crypto::cipher::{AeadKey, Iv};
 use rustls::kernel::KernelConnection;
-use rustls::{AlertDescription, CipherSuite, Error, InvalidMessage, PeerMisbehaved};
+use rustls::{AlertDescription, CipherSuite, Error, InvalidMessage, PeerMisbehaved, SupportedCipherSuite};
 
 use super::buffers::{Incoming, Left, Outgoing, Room};
 use super::record::{self, ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES, Keys, MORE_BYTES, PLAIN_BYTES_MAX};
@@ -40,6 +41,15 @@ impl Kernel {
         ];
         connection.negotiated_cipher_suite().is_some_and(|suite| KNOWN.contains(&suite.suite()))
     }
+
+    /// Whether a provider with these suites gives keys away, as it must when we are to use them.
+    pub fn is_open(suites: &[SupportedCipherSuite]) -> bool {
+        let (key, iv) = (|| AeadKey::from([0; 32]), || Iv::new([0; 12]));
+        suites
+            .iter()
+            .filter_map(SupportedCipherSuite::tls13)
+            .all(|suite| suite.aead_alg.extract_keys(key(), iv()).is_ok())
+    }
 }
 
 impl Secrets for Kernel {
@@ -70,6 +80,8 @@ pub struct Direct<S> {
     /// Whether the server wants to see new keys of ours.
     owes_keys: bool,
     ended: bool,
+    /// Whether the server was told that nothing more will come, by a goodbye or an alert: it would not listen any more.
+    done: bool,
 }
 
 impl Direct<Kernel> {
@@ -85,8 +97,8 @@ impl Direct<Kernel> {
 impl<S: Secrets> Direct<S> {
     /// Opens with one and seals with the other; with the latter at most `sealed_max` records.
     pub fn new(secrets: S, opening: Keys, sealing: Keys, sealed_max: u64) -> Self {
-        let (message, quiet, owes_keys, ended) = (Vec::new(), 0, false, false);
-        Direct { secrets, opening, sealing, sealed_max, message, quiet, owes_keys, ended }
+        let (message, quiet, owes_keys, ended, done) = (Vec::new(), 0, false, false, false);
+        Direct { secrets, opening, sealing, sealed_max, message, quiet, owes_keys, ended, done }
     }
 
     /// Opens records while there is room and they are whole; whether the server said that nothing more will come.
@@ -107,7 +119,7 @@ impl<S: Secrets> Direct<S> {
         }
         incoming.consume(used);
         // One answer serves for many questions, so that they cannot fill our memory.
-        if self.owes_keys && outgoing.is_empty() {
+        if self.owes_keys && !self.done && outgoing.is_empty() {
             self.change_keys(outgoing)?;
         }
         Ok(self.ended)
@@ -221,11 +233,15 @@ impl<S: Secrets> Direct<S> {
 
     /// Says that nothing more will come.
     pub fn goodbye(&mut self, outgoing: &mut Outgoing) -> Result<(), Error> {
+        self.done = true;
         self.put(ALERT, &[WARNING, AlertDescription::CloseNotify.into()], outgoing)
     }
 
     /// After an error: what the server is told of it.
     pub fn last_words(&mut self, e: &Error, outgoing: &mut Outgoing) {
+        if std::mem::replace(&mut self.done, true) {
+            return;
+        }
         let what = match e {
             Error::AlertReceived(_) => return,
             Error::DecryptError => AlertDescription::BadRecordMac,

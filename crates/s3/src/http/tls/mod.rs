@@ -4,6 +4,8 @@ mod buffers;
 #[cfg(feature = "tls-direct")]
 mod direct;
 mod library;
+#[cfg(test)]
+pub mod pair;
 #[cfg(feature = "tls-direct")]
 mod record;
 mod session;
@@ -42,7 +44,8 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// `direct`: records are sealed and opened by us, where that can be.
+    /// `direct`: records are sealed and opened by us, where that can be. Errors with `Invalid` when a provider of the caller's own gives
+    /// no keys away.
     pub fn new(trust: &Trust, http2: bool, direct: bool) -> Result<Self> {
         let mut tls = match trust {
             _ if http2 => Self::offering(trust, &[b"h2", b"http/1.1"])?,
@@ -50,6 +53,11 @@ impl Tls {
             _ => Self::offering(trust, &[b"http/1.1"])?,
         };
         if direct {
+            #[cfg(feature = "tls-direct")]
+            if !direct::Kernel::is_open(&tls.config.crypto_provider().cipher_suites) {
+                let what = "the TLS provider gives no keys away: set tls_direct to false, or take another provider";
+                return Err(Error::new(ErrorKind::Invalid, what));
+            }
             Arc::make_mut(&mut tls.config).enable_secret_extraction = true;
             tls.direct = true;
         }
@@ -142,12 +150,63 @@ fn pem_roots(pem: &[u8]) -> Result<RootCertStore> {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "tls-direct")]
+    use rustls::crypto::cipher::{
+        AeadKey, Iv, MessageDecrypter, MessageEncrypter, Tls13AeadAlgorithm, UnsupportedOperationError,
+    };
+    #[cfg(feature = "tls-direct")]
+    use rustls::{ConnectionTrafficSecrets, SupportedCipherSuite, Tls13CipherSuite, crypto::CipherSuiteCommon};
+
     use super::*;
 
     #[test]
     fn a_bundle_without_certificates_is_refused() {
         for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
             assert_eq!(Tls::new(&Trust::Pem(pem.into()), false, false).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+    }
+
+    /// Records of a provider that gives no keys away.
+    #[cfg(feature = "tls-direct")]
+    struct Shut(&'static dyn Tls13AeadAlgorithm);
+
+    #[cfg(feature = "tls-direct")]
+    impl Tls13AeadAlgorithm for Shut {
+        fn encrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageEncrypter> {
+            self.0.encrypter(key, iv)
+        }
+        fn decrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageDecrypter> {
+            self.0.decrypter(key, iv)
+        }
+        fn key_len(&self) -> usize {
+            self.0.key_len()
+        }
+        fn extract_keys(&self, _: AeadKey, _: Iv) -> Result<ConnectionTrafficSecrets, UnsupportedOperationError> {
+            Err(UnsupportedOperationError)
+        }
+    }
+
+    #[cfg(feature = "tls-direct")]
+    #[test]
+    fn a_provider_that_gives_no_keys_away_is_refused_before_it_is_used() {
+        let open = rustls::crypto::aws_lc_rs::default_provider();
+        let mut shut = open.clone();
+        for suite in &mut shut.cipher_suites {
+            let SupportedCipherSuite::Tls13(of) = *suite else { continue };
+            let CipherSuiteCommon { suite: name, hash_provider, confidentiality_limit } = of.common;
+            *suite = SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
+                common: CipherSuiteCommon { suite: name, hash_provider, confidentiality_limit },
+                hkdf_provider: of.hkdf_provider,
+                aead_alg: Box::leak(Box::new(Shut(of.aead_alg))),
+                quic: None,
+            })));
+        }
+        for (provider, direct, refused) in [(&open, true, false), (&shut, true, true), (&shut, false, false)] {
+            let config = ClientConfig::builder_with_provider(Arc::new(provider.clone()));
+            let config = config.with_safe_default_protocol_versions().unwrap();
+            let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+            let made = Tls::new(&Trust::Custom(Arc::new(config)), false, direct);
+            assert_eq!(made.err().map(|e| e.kind()), refused.then_some(ErrorKind::Invalid), "{direct}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustls::pki_types::ServerName;
-use rustls::{CipherSuite, ClientConfig, Error, ProtocolVersion};
+use rustls::{CipherSuite, ClientConfig, Error, PeerMisbehaved, ProtocolVersion};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 
@@ -22,6 +22,8 @@ use super::library::{Library, Next};
 const READ_BYTES: usize = 256 * 1024;
 /// So much is sealed before it is written.
 const SEAL_BYTES: usize = 64 * 1024;
+/// The most bytes in a row that a server may send without any for the caller: tickets, other keys, records of nothing.
+const QUIET_BYTES_MAX: usize = 1024 * 1024;
 /// A record's type, version and length.
 const HEADER_BYTES: usize = 5;
 /// The longest that a record may be by any version of TLS.
@@ -33,6 +35,10 @@ pub struct Session {
     records: Records,
     /// Whether nothing counts any more.
     failed: bool,
+    /// The error that comes behind bytes which were read together with its cause.
+    owed: Option<io::Error>,
+    /// Bytes in a row that came from the server and brought nothing.
+    quiet: usize,
     /// Whether the server was told that nothing more will come.
     done: bool,
     /// Bytes that were copied to where the caller wants them.
@@ -72,6 +78,8 @@ impl Session {
             wire,
             records: Records::Library(Box::new(library)),
             failed: false,
+            owed: None,
+            quiet: 0,
             done: false,
             copied: 0,
             agreed,
@@ -104,19 +112,42 @@ impl Session {
         let mut room = Room::new(pieces);
         self.wire.left.drain(&mut room);
         loop {
-            let ended = self.open(cx, &mut room)?;
+            let opened = self.open(cx, &mut room);
             self.copied += room.take_copied();
+            let ended = match opened {
+                Err(e) if room.filled() == 0 => return Poll::Ready(Err(e)),
+                // What was proven before it counts: it may be the answer that says why.
+                Err(e) => {
+                    self.owed.get_or_insert(e);
+                    true
+                }
+                Ok(ended) => ended,
+            };
             // An answer to what was opened, if there is one. What the socket does not take now goes out with the next write, which also
             // tells of errors: there may still be something to read.
             drop(self.wire.poll_drain(cx));
-            if ended || room.filled() > 0 || room.next().is_empty() {
+            if room.filled() > 0 {
+                self.quiet = 0;
                 return Poll::Ready(Ok(room.filled()));
             }
-            if ready!(self.wire.poll_fill(cx))? == 0 {
+            if ended || room.next().is_empty() {
+                return Poll::Ready(Ok(0));
+            }
+            if self.quiet > QUIET_BYTES_MAX {
+                return Poll::Ready(Err(self.fail(cx, PeerMisbehaved::TooManyEmptyFragments.into())));
+            }
+            match ready!(self.wire.poll_fill(cx))? {
                 // Whoever cuts the connection must not pass for a server that has ended.
-                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                0 => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                got => self.quiet += got,
             }
         }
+    }
+
+    /// The socket.
+    #[cfg(test)]
+    pub fn tcp(&self) -> &TcpStream {
+        &self.wire.tcp
     }
 
     /// Whether a record has begun to arrive and is not whole.
@@ -154,7 +185,7 @@ impl Session {
                 #[cfg(feature = "tls-direct")]
                 Records::Direct(direct) => direct.goodbye(&mut self.wire.outgoing),
             };
-            said.map_err(broken)?;
+            said.map_err(|e| self.fail(cx, e))?;
         }
         ready!(self.wire.poll_drain(cx))?;
         match ready!(Pin::new(&mut self.wire.tcp).poll_shutdown(cx)) {
@@ -166,6 +197,11 @@ impl Session {
 
     /// Opens records as long as there is room and they are whole; whether the server said that nothing more will come.
     fn open(&mut self, cx: &mut Context<'_>, room: &mut Room<'_>) -> io::Result<bool> {
+        if room.filled() == 0
+            && let Some(e) = self.owed.take()
+        {
+            return Err(e);
+        }
         self.check()?;
         let opened = match &mut self.records {
             Records::Library(library) => library.open(&mut self.wire, room),

@@ -3,7 +3,6 @@
 use std::task::{Context, Poll, Waker};
 
 use rustls::ConnectionTrafficSecrets;
-use rustls::crypto::cipher::{AeadKey, Iv};
 
 use super::*;
 

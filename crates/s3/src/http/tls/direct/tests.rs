@@ -146,6 +146,19 @@ fn both_sides_change_their_keys() {
 }
 
 #[test]
+fn behind_a_goodbye_nothing_more_is_said() {
+    let mut server = Server::new();
+    server.change_keys(true).record(APPLICATION_DATA, b"a");
+    let mut client = Client::new();
+    client.direct.goodbye(&mut client.outgoing).unwrap();
+    assert_eq!(said(&mut client, keys(1, 0)), [(ALERT, vec![WARNING, 0])]);
+    client.hear(&server.bytes);
+    assert_eq!((client.read(LENS), &client.got[..]), (Ok(false), &b"a"[..]));
+    client.direct.last_words(&Error::DecryptError, &mut client.outgoing);
+    assert!(client.outgoing.is_empty(), "the server was told that nothing would come");
+}
+
+#[test]
 fn key_updates_that_make_no_sense_are_refused() {
     let update = |body: &[u8]| Server::message(KEY_UPDATE, body);
     for (bytes, expected) in [

@@ -2,35 +2,13 @@
 
 use std::pin::pin;
 
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::{ServerConfig, SupportedProtocolVersion, version};
+use rustls::{PeerMisbehaved, version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::super::{Tls, Trust};
+use super::super::pair::{ALL, DIRECT, flooded, pair};
 use super::*;
 use crate::http::stream::Stream;
-
-const DIRECT: &[bool] = if cfg!(feature = "tls-direct") { &[false, true] } else { &[false] };
-const ALL: &[&SupportedProtocolVersion] = rustls::ALL_VERSIONS;
-
-/// A connection, and what its other end is.
-async fn pair(direct: bool, versions: &[&'static SupportedProtocolVersion]) -> (Stream, TlsStream<TcpStream>) {
-    let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
-    let config = config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let accept =
-        async { TlsAcceptor::from(Arc::new(config)).accept(listener.accept().await.unwrap().0).await.unwrap() };
-    let tls = Tls::new(&Trust::Pem(certified.cert.pem().into_bytes()), false, direct).unwrap();
-    let connect = async { tls.connect("127.0.0.1", TcpStream::connect(address).await.unwrap()).await.unwrap() };
-    tokio::join!(connect, accept)
-}
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8).collect()
@@ -162,6 +140,89 @@ async fn an_end_that_is_not_announced_is_an_error() {
         came.clear();
         assert_eq!(client.read_to_end(&mut came).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(came, b"half");
+    }
+}
+
+/// A record that nobody can open.
+const BAD: [u8; 30] = [23, 3, 3, 0, 25, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
+
+/// A connection on which a record and then a bad one have come, and a byte of the first was read.
+async fn spoilt(direct: bool, good: &[u8]) -> (Stream, TlsStream<TcpStream>) {
+    let (mut client, mut server) = pair(direct, ALL).await;
+    server.write_all(good).await.unwrap();
+    server.flush().await.unwrap();
+    server.get_mut().0.write_all(&BAD).await.unwrap();
+    // Both are there when the first byte is read.
+    let mut seen = [0; 4096];
+    while client.tcp().peek(&mut seen).await.unwrap() < good.len() + BAD.len() {}
+    assert_eq!(read(&mut client, [1, 0], 1).await, &good[..1]);
+    (client, server)
+}
+
+#[tokio::test]
+async fn what_came_before_an_error_is_delivered_before_it() {
+    for direct in DIRECT {
+        for room in [1, 4, 5, 6, 100] {
+            let (mut client, _server) = spoilt(*direct, b"answer").await;
+            let (mut came, mut memory) = (Vec::new(), vec![0; room]);
+            let error = loop {
+                match client.read(&mut memory).await {
+                    Ok(got) => came.extend_from_slice(&memory[..got]),
+                    Err(e) => break e,
+                }
+            };
+            assert_eq!((&came[..], error.kind()), (&b"nswer"[..], io::ErrorKind::InvalidData), "{direct} {room}");
+            assert_eq!(client.read(&mut memory).await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+            assert_eq!(client.write(b"a").await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        }
+    }
+    // Also when there is no more than that one byte.
+    let (mut client, _server) = spoilt(false, b"a").await;
+    assert_eq!(client.read(&mut [0]).await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+}
+
+#[tokio::test]
+async fn an_error_that_the_goodbye_meets_is_one_for_good() {
+    let (mut client, mut server) = spoilt(false, b"ab").await;
+    assert_eq!(client.shutdown().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    // The server is told why.
+    let mut heard = [0];
+    let told = tokio::time::timeout(std::time::Duration::from_secs(5), server.read(&mut heard)).await;
+    let told = told.unwrap().unwrap_err();
+    assert!(told.to_string().contains("BadRecordMac"), "{told}");
+    let mut rest = [0; 2];
+    assert_eq!((client.read(&mut rest).await.unwrap(), rest[0]), (1, b'b'));
+    assert_eq!(client.read(&mut rest).await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+}
+
+#[tokio::test]
+async fn a_server_that_sends_nothing_but_tickets_is_given_up() {
+    for direct in DIRECT {
+        let (mut client, mut memory) = (flooded(*direct, 40_000).await, [0]);
+        let read = tokio::time::timeout(std::time::Duration::from_secs(10), client.read(&mut memory)).await;
+        let error = read.expect("it does not wait for ever").unwrap_err();
+        let cause = error.get_ref().and_then(|e| e.downcast_ref::<Error>());
+        assert_eq!(cause, Some(&PeerMisbehaved::TooManyEmptyFragments.into()), "{direct}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_has_done_much_sees_what_is_stale_all_the_same() {
+    for direct in DIRECT {
+        let (mut client, mut server) = pair(*direct, ALL).await;
+        server.write_all(b"all").await.unwrap();
+        server.flush().await.unwrap();
+        assert_eq!(read(&mut client, [3, 0], 3).await, b"all");
+        server.shutdown().await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        poll_fn(|cx| {
+            while let Poll::Ready(done) = tokio::task::coop::poll_proceed(cx) {
+                done.made_progress();
+            }
+            assert!(client.is_stale(), "the task's budget is spent, and the server has closed");
+            Poll::Ready(())
+        })
+        .await;
     }
 }
 

@@ -1,0 +1,225 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::report::REPORT;
+use crate::{cuda, cufile, faults, memory, streams};
+
+/// Says to the child which test it is to run.
+const CHILD: &str = "FAKEGPU_CHILD";
+
+/// The report's name in the directory of the libraries.
+const REPORT_FILE: &str = "report";
+
+/// The longest that a child may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What the libraries shall be like for one test, whose body runs in a child process over them.
+///
+/// ```no_run
+/// # use kvtier_fakegpu::Fakes;
+/// #[test]
+/// fn a_full_device_is_an_error() {
+///     let fakes = Fakes::new().fail("cuMemAlloc_v2:1:2");
+///     fakes.run("a_full_device_is_an_error", || { /* uses libcuda */ }, |report| assert_eq!(report.calls("cuMemAlloc_v2"), 1));
+/// }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Fakes {
+    cuda: bool,
+    cufile: bool,
+    variables: BTreeMap<String, String>,
+    wrong: String,
+}
+
+impl Fakes {
+    /// One device of 1 GiB, and a cuFile that reaches NVMe directly.
+    pub fn new() -> Self {
+        Fakes { cuda: true, cufile: true, variables: BTreeMap::new(), wrong: String::new() }
+    }
+
+    /// No `libcuda` at all.
+    pub fn without_cuda(mut self) -> Self {
+        self.cuda = false;
+        self
+    }
+
+    /// No `libcufile`.
+    pub fn without_cufile(mut self) -> Self {
+        self.cufile = false;
+        self
+    }
+
+    /// Makes calls fail: `symbol:nth:fault`, several by commas. `nth` counts from 1 or is `*`; the fault is a code of the symbol's library,
+    /// `E` and an `errno`, `S` and the bytes that it moves at most, `Z` for none, or `H` for a call that never returns.
+    pub fn fail(mut self, faults: &str) -> Self {
+        self.wrong = [&self.wrong, ",", faults].concat();
+        let all = self.wrong.clone();
+        self.with(faults::FAIL, all)
+    }
+
+    /// How many devices there are.
+    pub fn devices(self, count: usize) -> Self {
+        self.with(cuda::DEVICES, count.to_string())
+    }
+
+    /// How many bytes a device has.
+    pub fn memory(self, bytes: usize) -> Self {
+        self.with(memory::MEMORY, bytes.to_string())
+    }
+
+    /// How many bytes can be registered with cuFile.
+    pub fn bar1(self, bytes: usize) -> Self {
+        self.with(cufile::BAR1, bytes.to_string())
+    }
+
+    /// cuFile in compatibility mode.
+    pub fn compat(self) -> Self {
+        self.with(cufile::TARGETS, "0".to_owned())
+    }
+
+    /// How long each step of a stream takes.
+    pub fn delay(self, time: Duration) -> Self {
+        self.with(streams::DELAY_US, time.as_micros().to_string())
+    }
+
+    /// Sets another variable for the child.
+    pub fn with(mut self, name: &str, value: String) -> Self {
+        self.variables.insert(name.to_owned(), value);
+        self
+    }
+
+    /// Runs `body` in a child: this test program again, with the one test `name`, which is the test that calls. Then `check`s what the
+    /// libraries report. Panics when the body does, or takes more than two minutes.
+    pub fn run(&self, name: &str, body: impl FnOnce(), check: impl FnOnce(&Report)) {
+        if std::env::var_os(CHILD).is_some_and(|child| child == name) {
+            return body();
+        }
+        let dir = scratch(name);
+        let program = std::env::current_exe().expect("a running program has a path");
+        let mut command = self.program(&program, &dir);
+        command.args(["--exact", name, "--nocapture"]).env(CHILD, name);
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the test program");
+        let said = wait(child, name);
+        let report = Report::read(&dir);
+        fs::remove_dir_all(&dir).expect("the scratch directory is ours");
+        assert!(said.contains("1 passed"), "no test {name} ran in the child:\n{said}");
+        check(&report);
+    }
+
+    /// A command for another program over the libraries; `dir`, an empty directory, is where they are shown and [`Report::read`] finds what
+    /// they report.
+    pub fn program(&self, program: &Path, dir: &Path) -> Command {
+        self.show(dir);
+        let mut command = Command::new(program);
+        let before = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+        command.env("LD_LIBRARY_PATH", format!("{}:{before}", dir.display())).env(REPORT, dir.join(REPORT_FILE));
+        command.envs(&self.variables);
+        command
+    }
+
+    /// Shows the library under the names that this test is to find.
+    fn show(&self, dir: &Path) {
+        let library = library();
+        for name in [self.cuda.then_some("libcuda.so.1"), self.cufile.then_some("libcufile.so.0")].into_iter().flatten()
+        {
+            std::os::unix::fs::symlink(&library, dir.join(name)).expect("a fresh directory takes a link");
+        }
+    }
+}
+
+impl Default for Fakes {
+    fn default() -> Self {
+        Fakes::new()
+    }
+}
+
+/// What the libraries saw until the process ended.
+#[derive(Clone, Debug, Default)]
+pub struct Report(BTreeMap<String, u64>);
+
+impl Report {
+    /// Reads what was reported in `dir`; where nothing was called all is 0.
+    pub fn read(dir: &Path) -> Self {
+        let text = fs::read_to_string(dir.join(REPORT_FILE)).unwrap_or_default();
+        let line = |line: &str| line.rsplit_once(' ').and_then(|(name, n)| Some((name.to_owned(), n.parse().ok()?)));
+        Report(text.lines().filter_map(line).collect())
+    }
+
+    /// How often a function was called.
+    pub fn calls(&self, symbol: &str) -> u64 {
+        self.number(&format!("calls {symbol}"))
+    }
+
+    /// A number that it counted: `pageable_bytes`, `read_bytes`, `written_bytes`, `unaligned`, `unregistered`, `stale`, `opened`.
+    pub fn saw(&self, what: &str) -> u64 {
+        self.number(&format!("saw {what}"))
+    }
+
+    /// What was never given back, by name.
+    pub fn left(&self) -> Vec<(String, u64)> {
+        let left = self.0.iter().filter(|(name, n)| name.starts_with("left ") && **n > 0);
+        left.map(|(name, n)| (name["left ".len()..].to_owned(), *n)).collect()
+    }
+
+    /// Panics if anything was not given back, or a file was used after its descriptor was closed.
+    pub fn is_clean(&self) {
+        assert_eq!(self.left(), [], "never given back");
+        assert_eq!(self.saw("stale"), 0, "files used after their descriptors were closed");
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// The shared library, which cargo puts beside the programs of tests.
+fn library() -> PathBuf {
+    let program = std::env::current_exe().expect("a running program has a path");
+    let name = "libkvtier_fakegpu.so";
+    let here = program.ancestors().skip(1).take(2).flat_map(|dir| [dir.join(name), dir.join("deps").join(name)]);
+    let mut there = here.filter(|path| path.exists());
+    there.next().unwrap_or_else(|| panic!("no {name} beside {}", program.display()))
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let name: String = name.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+    let dir = std::env::temp_dir().join(format!("fakegpu-{}-{name}", std::process::id()));
+    fs::create_dir_all(&dir).expect("the temporary directory can be written");
+    dir
+}
+
+/// What the child said, once it ended well.
+fn wait(mut child: Child, name: &str) -> String {
+    let end = Instant::now() + LIMIT;
+    let (out, err) = (read(child.stdout.take()), read(child.stderr.take()));
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child of ours") {
+            break status;
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            break child.wait().expect("a child of ours");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let said = [out, err].map(|thread| thread.join().expect("reading a pipe")).concat();
+    assert!(status.success(), "{name} ended with {status} in the child:\n{said}");
+    said
+}
+
+fn read(pipe: Option<impl std::io::Read + Send + 'static>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut said = Vec::new();
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut said));
+        String::from_utf8_lossy(&said).into_owned()
+    })
+}

@@ -1,0 +1,132 @@
+//! Streams: a queue and a thread each.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::events::Event;
+use crate::faults::number;
+
+/// How many microseconds each step of a stream takes before it is done.
+pub const DELAY_US: &str = "FAKEGPU_DELAY_US";
+
+/// One thing that a stream does in its turn.
+pub enum Step {
+    /// Copies `len` bytes between addresses that can be reached.
+    Copy { to: usize, from: usize, len: usize },
+    /// Sets `len` bytes.
+    Set { to: usize, len: usize, byte: u8 },
+    /// Passes an event's record.
+    Pass(Arc<Event>, u64),
+    /// Waits for an event's record.
+    Wait(Arc<Event>, u64),
+}
+
+/// A stream.
+#[derive(Default)]
+pub struct Stream {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    steps: VecDeque<Step>,
+    busy: bool,
+    ends: bool,
+}
+
+impl Stream {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn push(&self, step: Step) {
+        self.queue().steps.push_back(step);
+        self.changed.notify_all();
+    }
+
+    pub fn is_idle(&self) -> bool {
+        let queue = self.queue();
+        queue.steps.is_empty() && !queue.busy
+    }
+
+    /// Waits until all was done.
+    pub fn wait(&self) {
+        let mut queue = self.queue();
+        while !queue.steps.is_empty() || queue.busy {
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn run(&self) {
+        let delay = Duration::from_micros(number(DELAY_US).unwrap_or(0));
+        loop {
+            let mut queue = self.queue();
+            while queue.steps.is_empty() && !queue.ends {
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            let Some(step) = queue.steps.pop_front() else { return };
+            queue.busy = true;
+            drop(queue);
+            if !delay.is_zero() {
+                std::thread::sleep(delay);
+            }
+            step.run();
+            self.queue().busy = false;
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Step {
+    fn run(self) {
+        match self {
+            // SAFETY: both ranges were checked when the copy was asked for; like a GPU, this trusts the caller to keep them.
+            Step::Copy { to, from, len } => unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) },
+            // SAFETY: as above.
+            Step::Set { to, len, byte } => unsafe { std::ptr::write_bytes(to as *mut u8, byte, len) },
+            Step::Pass(event, time) => event.pass(time),
+            Step::Wait(event, time) => event.wait(time),
+        }
+    }
+}
+
+static ALL: Mutex<(usize, BTreeMap<usize, Arc<Stream>>)> = Mutex::new((0x5000, BTreeMap::new()));
+
+fn all() -> MutexGuard<'static, (usize, BTreeMap<usize, Arc<Stream>>)> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A new stream's handle.
+pub fn create() -> Option<usize> {
+    let stream = Arc::<Stream>::default();
+    let theirs = Arc::clone(&stream);
+    std::thread::Builder::new().name("fakegpu".into()).spawn(move || theirs.run()).ok()?;
+    let mut all = all();
+    all.0 += 1;
+    let handle = all.0;
+    all.1.insert(handle, stream);
+    Some(handle)
+}
+
+pub fn get(handle: usize) -> Option<Arc<Stream>> {
+    all().1.get(&handle).cloned()
+}
+
+pub fn wait_for_all() {
+    let streams: Vec<_> = all().1.values().cloned().collect();
+    streams.into_iter().for_each(|stream| stream.wait());
+}
+
+/// Ends a stream after what it still has to do.
+pub fn destroy(handle: usize) -> bool {
+    let Some(stream) = all().1.remove(&handle) else { return false };
+    stream.queue().ends = true;
+    stream.changed.notify_all();
+    true
+}
+
+pub fn count() -> usize {
+    all().1.len()
+}

@@ -1,0 +1,132 @@
+use std::ffi::{c_int, c_uint, c_void};
+use std::path::Path;
+
+use super::Failure;
+
+/// The names under which packages and Python wheels bring the library. Where another library of this process has loaded one already, the
+/// first finds that one.
+const NAMES: [&str; 5] = [
+    "libcufile.so.0",
+    "libcufile.so.1",
+    "libcufile.so",
+    "/usr/local/cuda/lib64/libcufile.so.0",
+    "/usr/local/cuda/lib64/libcufile.so",
+];
+
+/// What most functions answer.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Answer {
+    code: c_int,
+    cuda: c_int,
+}
+
+/// A file to register.
+#[repr(C)]
+pub struct Descr {
+    kind: c_int,
+    file: DescrFile,
+    ops: *const c_void,
+}
+
+#[repr(C)]
+union DescrFile {
+    fd: c_int,
+    handle: *mut c_void,
+}
+
+/// An open descriptor of Linux's.
+const KIND_FD: c_int = 1;
+
+impl Descr {
+    pub fn of_fd(fd: c_int) -> Self {
+        let mut file = DescrFile { handle: std::ptr::null_mut() };
+        file.fd = fd;
+        Descr { kind: KIND_FD, file, ops: std::ptr::null() }
+    }
+}
+
+/// What the driver says of itself; what newer versions add goes into the rest.
+#[repr(C)]
+pub struct Properties {
+    pub major: c_uint,
+    pub minor: c_uint,
+    poll_threshold_kib: usize,
+    pub direct_io_max_kib: usize,
+    /// The kinds of storage that it reaches directly, a bit each; none in compatibility mode.
+    pub targets: c_uint,
+    rest: [c_uint; 64],
+}
+
+impl Default for Properties {
+    fn default() -> Self {
+        Properties { major: 0, minor: 0, poll_threshold_kib: 0, direct_io_max_kib: 0, targets: 0, rest: [0; 64] }
+    }
+}
+
+macro_rules! api {
+    ($($field:ident: $symbol:literal = fn($($arg:ty),*) $(-> $out:ty)?,)*) => {
+        /// The functions of the library that are used here, and the library, which is never unloaded.
+        pub struct Api {
+            $(pub $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
+            /// Which file it came from.
+            pub name: String,
+        }
+
+        impl Api {
+            fn bind(library: &'static libloading::Library, name: &str) -> Result<Self, String> {
+                Ok(Api {
+                    $($field: {
+                        // SAFETY: cufile.h declares the function so, in every version that has the symbol.
+                        let found = unsafe {
+                            library.get::<unsafe extern "C" fn($($arg),*) $(-> $out)?>($symbol.as_bytes())
+                        };
+                        *found.map_err(|e| format!("{name} has no {} ({e}); update it", $symbol))?
+                    },)*
+                    name: name.to_owned(),
+                })
+            }
+        }
+    };
+}
+
+api! {
+    version: "cuFileGetVersion" = fn(*mut c_int) -> Answer,
+    driver_open: "cuFileDriverOpen" = fn() -> Answer,
+    properties: "cuFileDriverGetProperties" = fn(*mut Properties) -> Answer,
+    handle_register: "cuFileHandleRegister" = fn(*mut usize, *mut Descr) -> Answer,
+    handle_deregister: "cuFileHandleDeregister" = fn(usize),
+    buf_register: "cuFileBufRegister" = fn(usize, usize, c_int) -> Answer,
+    buf_deregister: "cuFileBufDeregister" = fn(usize) -> Answer,
+    read: "cuFileRead" = fn(usize, usize, usize, i64, i64) -> isize,
+    write: "cuFileWrite" = fn(usize, usize, usize, i64, i64) -> isize,
+}
+
+impl Api {
+    /// Loads the library: the one at `path` if given, else by its usual names.
+    pub fn load(path: Option<&Path>) -> Result<Self, String> {
+        let names = match path {
+            Some(path) => vec![path.display().to_string()],
+            None => NAMES.map(String::from).to_vec(),
+        };
+        let mut why = Vec::new();
+        for name in &names {
+            // SAFETY: loading the library runs its initialisers, which it is made for.
+            match unsafe { libloading::Library::new(name) } {
+                Ok(library) => return Api::bind(Box::leak(Box::new(library)), name),
+                Err(e) => why.push(format!("{name}: {e}")),
+            }
+        }
+        Err(format!(
+            "no libcufile ({}); install the package libcufile or the wheel nvidia-cufile, or say where it lies",
+            why.join("; ")
+        ))
+    }
+}
+
+impl Answer {
+    pub fn check(self, call: &'static str) -> Result<(), Failure> {
+        let Answer { code, cuda } = self;
+        if code == 0 { Ok(()) } else { Err(Failure { call, code, cuda }) }
+    }
+}

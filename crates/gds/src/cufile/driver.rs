@@ -1,0 +1,104 @@
+use std::fmt;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use kvtier_mem::cuda::Gpu;
+
+use super::api::{Api, Properties};
+
+/// The opened driver: one for the process, which is never closed, since closing it closes it for every library in the process.
+#[derive(Clone, Copy)]
+pub struct Driver(&'static Opened);
+
+struct Opened {
+    api: Api,
+    version: i32,
+    targets: u32,
+}
+
+/// Whether it was opened before, and if not, why it is not tried again.
+static DRIVER: Mutex<Option<Result<Driver, String>>> = Mutex::new(None);
+
+/// The kinds of storage, by bit.
+const TARGETS: [&str; 14] = [
+    "lustre",
+    "weka",
+    "nfs",
+    "gpfs",
+    "nvme",
+    "nvmeof",
+    "scsi",
+    "scaleflux",
+    "nvmesh",
+    "beegfs",
+    "yrcloudfile",
+    "nvme-p2p",
+    "scatefs",
+    "virtiofs",
+];
+
+impl Driver {
+    /// Opens the driver, or says why it cannot be, the same for the rest of the process: an open that hung for `wait` hangs still.
+    pub fn open(library: Option<&Path>, gpu: &Gpu, wait: Duration) -> Result<Self, String> {
+        let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+        driver.get_or_insert_with(|| Self::open_first(library, gpu, wait)).clone()
+    }
+
+    /// On a thread of its own: it has been seen to spin for ever.
+    fn open_first(library: Option<&Path>, gpu: &Gpu, wait: Duration) -> Result<Self, String> {
+        let api = Api::load(library)?;
+        let (tell, hear) = sync_channel(1);
+        let gpu = gpu.clone();
+        let open = move || {
+            let _ = tell.send(Self::opened(api, &gpu));
+        };
+        std::thread::Builder::new().name("cufile-open".into()).spawn(open).map_err(|e| format!("no thread: {e}"))?;
+        match hear.recv_timeout(wait) {
+            Ok(opened) => opened,
+            Err(RecvTimeoutError::Timeout) => Err(format!(
+                "cuFileDriverOpen has not returned within {} s, and a thread of this process is lost to it; see cufile.log",
+                wait.as_secs_f32()
+            )),
+            Err(RecvTimeoutError::Disconnected) => Err("cuFileDriverOpen ended its thread".into()),
+        }
+    }
+
+    fn opened(api: Api, gpu: &Gpu) -> Result<Self, String> {
+        // Some versions do not open without a context.
+        let _entered = gpu.enter().map_err(|e| e.to_string())?;
+        let (mut version, mut properties) = (0, Properties::default());
+        // SAFETY: functions without demands but for room for their answers, which there is; of properties more than any version writes.
+        unsafe {
+            (api.version)(&mut version).check("cuFileGetVersion").map_err(|e| e.to_string())?;
+            (api.driver_open)().check("cuFileDriverOpen").map_err(|e| e.to_string())?;
+            let got = (api.properties)(&mut properties).check("cuFileDriverGetProperties");
+            got.map_err(|e| e.to_string())?;
+        }
+        Ok(Driver(Box::leak(Box::new(Opened { api, version, targets: properties.targets }))))
+    }
+
+    pub(super) fn api(&self) -> &'static Api {
+        &self.0.api
+    }
+
+    /// Whether it reaches any storage without going through host memory; otherwise it is in compatibility mode.
+    pub fn is_direct(&self) -> bool {
+        self.0.targets != 0
+    }
+
+    /// Which library, which version, which storage.
+    pub fn describe(&self) -> String {
+        let Opened { api, version, targets } = self.0;
+        let names = TARGETS.iter().enumerate().filter(|(bit, _)| targets >> bit & 1 == 1).map(|(_, name)| *name);
+        let (major, minor, names) = (version / 1000, version % 1000 / 10, names.collect::<Vec<_>>().join(", "));
+        format!("{} {major}.{minor}, direct for {}", api.name, if names.is_empty() { "nothing" } else { &names })
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Driver({})", self.describe())
+    }
+}

@@ -1,0 +1,229 @@
+//! Loads by cuFile, straight into GPU memory.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvtier_core::{Error, ErrorKind, Ticket, ticket};
+use kvtier_disk::{Part, Watch};
+use kvtier_mem::Arena;
+use kvtier_mem::cuda::Gpu;
+
+use super::Inner;
+use super::counts::add;
+use super::lane::Lane;
+use super::load::{PAGE, Piece};
+use crate::config::{GdsConfig, Mode, Proof};
+use crate::cufile::{Buffers, Driver, Failure, File, Files, preflight, probe};
+
+/// cuFile, where it was found to work.
+#[derive(Debug)]
+pub struct Direct {
+    driver: Driver,
+    files: Files,
+    buffers: Buffers,
+    /// Why it is not used any more.
+    off: Mutex<Option<String>>,
+    loads: AtomicU64,
+}
+
+/// Parts of a transfer, which all who work on it keep.
+type Shared = Arc<Vec<Option<Part>>>;
+
+/// What a direct load left to do.
+pub struct Rest {
+    pub pieces: Vec<Piece>,
+    pub moved: u64,
+    /// Pieces arrived that the watch has not seen.
+    pub unseen: bool,
+}
+
+impl Direct {
+    /// Finds out whether cuFile works for the tier's directory, or says why not.
+    pub fn new(config: &GdsConfig, gpu: &Gpu) -> Result<Self, String> {
+        if config.mode == Mode::Off {
+            return Err("cuFile is switched off by the configuration".into());
+        }
+        preflight(&config.system_root, &config.disk.path)?;
+        let driver = Driver::open(config.cufile_library.as_deref(), gpu, config.open_wait)?;
+        if !driver.is_direct() && !config.compat {
+            let what = "it would run in compatibility mode, which is slower than pinned memory of our own";
+            return Err(format!(
+                "{}: {what}; for direct transfers load nvidia-fs, or enable PCI P2PDMA",
+                driver.describe()
+            ));
+        }
+        probe(driver, gpu, &config.disk.path.join(".kvtier"))?;
+        let (files, buffers) = (Files::default(), Buffers::new(driver));
+        Ok(Direct { driver, files, buffers, off: Mutex::default(), loads: AtomicU64::new(0) })
+    }
+
+    /// Why it is not used any more, if so.
+    pub fn off(&self) -> Option<String> {
+        self.off.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn describe(&self) -> String {
+        self.driver.describe()
+    }
+
+    /// Registers GPU memory; answers how many bytes, and why not all.
+    pub fn register(&self, arena: &Arena) -> (usize, Option<Failure>) {
+        self.buffers.register(arena)
+    }
+
+    /// Deleted files go, and the room that they have on the medium.
+    pub fn forget_deleted(&self) {
+        self.files.forget_deleted();
+    }
+
+    /// Lets go of all files and memory; nothing is under way any more.
+    pub fn close(&self) {
+        self.files.clear();
+        self.buffers.clear();
+    }
+
+    /// Notes a failure. One that every other file will meet ends the use of cuFile, once.
+    fn failed(&self, e: &io::Error) {
+        let failure = e.get_ref().and_then(|inner| inner.downcast_ref::<Failure>());
+        if !failure.is_some_and(Failure::is_for_all) {
+            tracing::debug!("cuFile failed, pinned memory instead: {e}");
+            return;
+        }
+        let mut off = self.off.lock().unwrap_or_else(PoisonError::into_inner);
+        if off.is_none() {
+            tracing::warn!("cuFile is not used any more, pinned memory instead: {e}");
+            *off = Some(e.to_string());
+        }
+    }
+
+    /// Whether the bytes of this load are to be compared with their checksums.
+    fn proves(&self, proof: Proof) -> bool {
+        let nth = self.loads.fetch_add(1, Ordering::Relaxed);
+        match proof {
+            Proof::Always => true,
+            Proof::Sample(every) => nth.is_multiple_of(every.max(1).into()),
+            Proof::Off => false,
+        }
+    }
+}
+
+/// Loads what pieces allow it, in parallel on the lane's threads; what cannot or does not arrive is left.
+pub async fn read(
+    (inner, lane, direct): (&Inner, &Lane, &Arc<Direct>),
+    file: &Arc<OwnedFd>,
+    parts: &mut Vec<Option<Part>>,
+    watch: &mut Option<Watch>,
+    pieces: Vec<Piece>,
+) -> io::Result<Rest> {
+    let fits = |piece: &Piece| {
+        target(parts, piece).is_some_and(|addr| (addr | piece.at | piece.len as u64).is_multiple_of(PAGE))
+    };
+    let (fit, mut left): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(fits);
+    let nothing = |pieces| Ok(Rest { pieces, moved: 0, unseen: false });
+    if fit.is_empty() {
+        return nothing(left);
+    }
+    let registered = match direct.files.get(direct.driver, file) {
+        Ok(registered) => registered,
+        Err(e) => {
+            add(&inner.counts.direct_failed, 1);
+            direct.failed(&e);
+            left.extend(fit);
+            left.sort_unstable_by_key(|piece| piece.at);
+            return nothing(left);
+        }
+    };
+    let shared: Shared = Arc::new(std::mem::take(parts));
+    let reads: Vec<_> =
+        fit.into_iter().map(|piece| (piece, spawn(lane, direct, (&registered, &shared), piece))).collect();
+    let mut arrived = Vec::new();
+    for (piece, read) in reads {
+        match read.await {
+            Ok(()) => arrived.push(piece),
+            Err(e) => {
+                let e = io::Error::other(e);
+                add(&inner.counts.direct_failed, 1);
+                direct.failed(e.get_ref().and_then(cause).unwrap_or(&e));
+                left.push(piece);
+            }
+        }
+    }
+    // Every reader has dropped its share before it answered.
+    *parts = Arc::into_inner(shared).ok_or_else(|| io::Error::other("a direct read has not ended"))?;
+    left.sort_unstable_by_key(|piece| piece.at);
+    let moved: usize = arrived.iter().map(|piece| piece.len).sum();
+    add(&inner.counts.direct_bytes, moved);
+    let unseen = watch.is_some() && !arrived.is_empty() && !direct.proves(inner.config.proof);
+    add(&inner.counts.unseen_loads, usize::from(unseen));
+    if !unseen && let Some(watch) = watch {
+        show((inner, lane), parts, watch, &arrived).await?;
+    }
+    Ok(Rest { pieces: left, moved: moved as u64, unseen })
+}
+
+/// The error under one of ours.
+fn cause<'a>(e: &'a (dyn std::error::Error + Send + Sync + 'static)) -> Option<&'a io::Error> {
+    e.source()?.downcast_ref()
+}
+
+/// Where a piece goes.
+fn target(parts: &[Option<Part>], piece: &Piece) -> Option<u64> {
+    match parts.get(piece.part) {
+        Some(Some(Part::Read { into, .. })) => Some((into.addr() + piece.offset) as u64),
+        _ => None,
+    }
+}
+
+/// Reads one piece on a thread of the lane.
+fn spawn(
+    lane: &Lane,
+    direct: &Arc<Direct>,
+    (file, parts): (&Arc<File>, &Shared),
+    piece: Piece,
+) -> Ticket<Result<(), Error>> {
+    let (completer, ticket) = ticket();
+    let (gpu, direct, file, parts) = (lane.gpu().clone(), Arc::clone(direct), Arc::clone(file), Arc::clone(parts));
+    lane.spawn(async move {
+        let read = read_piece((&gpu, &direct), &file, &parts, piece);
+        // Before the answer: who asked takes the parts apart then.
+        drop((parts, file));
+        completer.complete(read.map_err(|e| Error::new(ErrorKind::Io, "a direct read failed").with_source(e)));
+    });
+    ticket
+}
+
+fn read_piece((gpu, direct): (&Gpu, &Direct), file: &File, parts: &[Option<Part>], piece: Piece) -> io::Result<()> {
+    let _entered = gpu.enter().map_err(io::Error::other)?;
+    let addr = target(parts, &piece).ok_or_else(|| io::Error::other("no memory for a piece"))? as usize;
+    let mut done = 0;
+    while done < piece.len {
+        let to = direct.buffers.target(addr + done, piece.len - done);
+        // SAFETY: the piece lies in a lease for reading, of this GPU, which the parts keep; pieces do not overlap, and who wants the parts
+        // back waits for the answer.
+        unsafe { file.read(piece.at + done as u64, to) }?;
+        done += to.len;
+    }
+    Ok(())
+}
+
+/// Brings what arrived to where the CPU sees it.
+async fn show(
+    (inner, lane): (&Inner, &Lane),
+    parts: &[Option<Part>],
+    watch: &mut Watch,
+    pieces: &[Piece],
+) -> io::Result<()> {
+    let memory = inner.pinned(lane.gpu())?;
+    let mut buffer = memory.buffers.lease_waiting(inner.config.piece_bytes).await.map_err(io::Error::other)?;
+    let bytes = buffer.as_host_mut().ok_or_else(|| io::Error::other("pinned memory is host memory"))?;
+    for piece in pieces {
+        let Some(Some(Part::Read { into, .. })) = parts.get(piece.part) else { continue };
+        let bytes = &mut bytes[..piece.len];
+        lane.with_stream(|stream| stream.download_lease(into, piece.offset, bytes))?;
+        watch(piece.part, piece.offset as u64, bytes);
+        add(&inner.counts.proven_bytes, piece.len);
+    }
+    Ok(())
+}

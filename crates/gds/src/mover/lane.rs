@@ -1,0 +1,217 @@
+//! The threads of one GPU: what waits there costs no thread, what copies has one to itself.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kvtier_mem::cuda::{Event, Gpu, Stream};
+
+/// How often events are looked at while somebody waits for one.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
+
+/// The longest that an event is waited for.
+const EVENT_WAIT_MAX: Duration = Duration::from_secs(30);
+
+type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs tasks for one GPU. Tasks are as many as the tier lets in ops.
+pub struct Lane {
+    gpu: Gpu,
+    queue: Arc<Queue>,
+    /// Those nobody copies with now; never more than threads.
+    streams: Mutex<Vec<Stream>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    ready: VecDeque<Arc<Task>>,
+    /// All tasks that have not ended.
+    alive: HashMap<u64, Arc<Task>>,
+    /// Who looks again soon.
+    naps: Vec<Waker>,
+    next: u64,
+    closed: bool,
+}
+
+struct Task {
+    id: u64,
+    queue: Arc<Queue>,
+    queued: AtomicBool,
+    job: Mutex<Option<Job>>,
+}
+
+impl Lane {
+    pub fn start(gpu: &Gpu, threads: usize) -> io::Result<Arc<Self>> {
+        let queue = Arc::<Queue>::default();
+        let spawn = |n| {
+            let queue = Arc::clone(&queue);
+            let name = format!("gpu{}-{n}", gpu.ordinal());
+            std::thread::Builder::new().name(name).spawn(move || queue.run())
+        };
+        let handles = (0..threads).map(spawn).collect::<io::Result<Vec<_>>>()?;
+        let (streams, threads) = (Mutex::default(), Mutex::new(handles));
+        Ok(Arc::new(Lane { gpu: gpu.clone(), queue, streams, threads }))
+    }
+
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Runs `job` on the lane's threads; once closed drops it.
+    pub fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
+        let mut state = self.queue.lock();
+        if state.closed {
+            drop(state);
+            return drop(job);
+        }
+        let id = state.next;
+        state.next += 1;
+        let (queue, job) = (Arc::clone(&self.queue), Mutex::new(Some(Box::pin(job) as Job)));
+        let task = Arc::new(Task { id, queue, queued: AtomicBool::new(true), job });
+        state.alive.insert(id, Arc::clone(&task));
+        state.ready.push_back(task);
+        drop(state);
+        self.queue.changed.notify_one();
+    }
+
+    /// Does something with a stream that nobody else uses meanwhile.
+    pub fn with_stream<T>(&self, work: impl FnOnce(&Stream) -> Result<T, kvtier_mem::Error>) -> io::Result<T> {
+        let free = self.streams.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let stream = free.map_or_else(|| self.gpu.stream(), Ok).map_err(io::Error::other)?;
+        let done = work(&stream).map_err(io::Error::other);
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+        done
+    }
+
+    /// Waits until an event has passed, on no thread.
+    pub async fn passed(&self, event: &Event) -> io::Result<()> {
+        let end = Instant::now() + EVENT_WAIT_MAX;
+        while !event.has_passed().map_err(io::Error::other)? {
+            if Instant::now() > end {
+                let what = format!("the event before this memory has not passed within {} s", EVENT_WAIT_MAX.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+            }
+            self.nap().await;
+        }
+        Ok(())
+    }
+
+    fn nap(&self) -> impl Future<Output = ()> {
+        let mut slept = false;
+        let queue = Arc::clone(&self.queue);
+        poll_fn(move |cx| {
+            if std::mem::replace(&mut slept, true) {
+                return Poll::Ready(());
+            }
+            queue.lock().naps.push(cx.waker().clone());
+            queue.changed.notify_one();
+            Poll::Pending
+        })
+    }
+
+    /// Ends the threads after what they are at, then drops what has not ended.
+    pub fn close(&self) {
+        self.queue.lock().closed = true;
+        self.queue.changed.notify_all();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads.into_iter().filter(|t| t.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+        let mut state = self.queue.lock();
+        let left: Vec<_> = state.alive.drain().map(|(_, task)| task).collect();
+        (state.ready, state.naps) = Default::default();
+        drop(state);
+        left.into_iter().for_each(|task| drop(task.take()));
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut state = self.lock();
+        while !state.closed {
+            if let Some(task) = state.ready.pop_front() {
+                drop(state);
+                task.poll();
+                state = self.lock();
+            } else if state.naps.is_empty() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                let (after, timeout) =
+                    self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
+                state = after;
+                if timeout.timed_out() {
+                    let naps = std::mem::take(&mut state.naps);
+                    drop(state);
+                    naps.into_iter().for_each(Waker::wake);
+                    state = self.lock();
+                }
+            }
+        }
+    }
+}
+
+impl Task {
+    fn take(&self) -> Option<Job> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn poll(self: Arc<Self>) {
+        // Before the poll: what wakes it from now on makes it be polled again.
+        self.queued.store(false, Ordering::SeqCst);
+        let mut job = self.job.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(future) = job.as_mut() else { return };
+        let waker = Waker::from(Arc::clone(&self));
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&waker))));
+        if polled.is_err() {
+            tracing::error!("a transfer to or from a GPU panicked");
+        }
+        if !matches!(polled, Ok(Poll::Pending)) {
+            // A panic ends one op, whose end is told when this drops; never the thread.
+            let ended = job.take();
+            drop(job);
+            self.queue.lock().alive.remove(&self.id);
+            drop(ended);
+        }
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        if self.queued.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let queue = Arc::clone(&self.queue);
+        let mut state = queue.lock();
+        if !state.closed {
+            state.ready.push_back(self);
+        }
+        drop(state);
+        queue.changed.notify_one();
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.queue.lock();
+        write!(f, "Lane({:?}, {} tasks)", self.gpu, state.alive.len())
+    }
+}

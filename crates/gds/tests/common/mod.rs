@@ -1,0 +1,151 @@
+//! A tier, a GPU of the stand-ins and chunks on it.
+#![allow(dead_code)]
+
+use std::time::Duration;
+
+use kvtier_core::{Ctx, Done, Key, Load, Loaded, Save, Saved, Tier};
+use kvtier_fakegpu::{Fakes, Report};
+use kvtier_gds::{GdsConfig, GdsTier};
+use kvtier_mem::cuda::{Gpu, Stream};
+use kvtier_mem::{Arena, Lease};
+use kvtier_testkit::Content;
+use kvtier_testkit::conformance::Fixture;
+
+pub const MIB: usize = 1 << 20;
+
+/// A chunk of several pieces and a last partial page.
+pub const LEN: usize = MIB + 777;
+
+/// Small pieces and little pinned memory.
+pub fn config(dir: &std::path::Path) -> GdsConfig {
+    let mut config = GdsConfig::new(dir, 64 << 20);
+    config.piece_bytes = 64 << 10;
+    config.buffer_bytes = MIB;
+    config.staging_bytes = 4 * MIB;
+    config
+}
+
+pub struct Bench {
+    pub tier: GdsTier,
+    pub gpu: Gpu,
+    pub stream: Stream,
+    pub arena: Arena,
+    pub dir: tempfile::TempDir,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Bench::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut GdsConfig)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = config(dir.path());
+        change(&mut config);
+        let (tier, gpu) = (GdsTier::open(config).unwrap(), Gpu::open(0).unwrap());
+        let (stream, arena) = (gpu.stream().unwrap(), Arena::device(&gpu, 16 * MIB).unwrap());
+        Bench { tier, gpu, stream, arena, dir }
+    }
+
+    pub fn key(&self, n: u64) -> Key {
+        Fixture::key_in(kvtier_core::Namespace::new("gds", kvtier_core::Digest::default()), n)
+    }
+
+    /// `len` bytes of the chunk `key` on the GPU.
+    pub fn chunk(&self, key: &Key, len: usize) -> Lease {
+        let mut bytes = vec![0; len];
+        Content::of(key).write(0, &mut bytes);
+        let mut lease = self.arena.lease(len).unwrap();
+        self.stream.upload(&bytes, &mut lease, 0, || ()).unwrap();
+        lease.assume_filled(len);
+        lease
+    }
+
+    pub fn save_within(&self, time: Duration, key: &Key, chunk: Lease) -> Done<Save, Saved> {
+        let save = Save { key: key.clone(), from: vec![chunk.freeze()] };
+        self.tier.save(&Ctx::within(time), vec![save]).wait().pop().unwrap()
+    }
+
+    pub fn save(&self, key: &Key, chunk: Lease) -> Done<Save, Saved> {
+        self.save_within(Duration::from_secs(30), key, chunk)
+    }
+
+    pub fn load_into(&self, key: &Key, into: Vec<Lease>) -> Done<Load, Loaded> {
+        let load = Load { key: key.clone(), into };
+        self.tier.load(&Ctx::within(Duration::from_secs(30)), vec![load]).wait().pop().unwrap()
+    }
+
+    pub fn load(&self, key: &Key, len: usize) -> Done<Load, Loaded> {
+        self.load_into(key, vec![self.arena.lease(len).unwrap()])
+    }
+
+    /// Loads a chunk that is there and proves every byte of it.
+    pub fn prove(&self, key: &Key, len: usize) {
+        let done = self.load(key, len);
+        assert_eq!(done.result.unwrap(), Loaded::Hit { len: len as u64 });
+        let mut bytes = vec![0; len];
+        assert_eq!(done.op.into[0].init_len(), len);
+        self.stream.download_lease(&done.op.into[0], 0, &mut bytes).unwrap();
+        assert_eq!(Content::of(key).check(0, &bytes), Ok(()));
+    }
+
+    /// Saves a chunk and proves that it comes back.
+    pub fn round_trip(&self, n: u64, len: usize) {
+        let key = self.key(n);
+        assert_eq!(self.save(&key, self.chunk(&key, len)).result.unwrap(), Saved::Stored);
+        self.prove(&key, len);
+    }
+
+    pub fn counter(&self, name: &str) -> u64 {
+        let status = kvtier_core::Observe::status(&self.tier);
+        status.counters.iter().find(|(own, _)| *own == name).unwrap_or_else(|| panic!("no counter {name}")).1
+    }
+
+    /// The same on a machine that has all that cuFile needs.
+    pub fn direct(change: impl FnOnce(&mut GdsConfig)) -> Self {
+        let root = machine();
+        let system_root = root.path().to_owned();
+        let bench = Bench::with(|config| {
+            config.system_root = system_root;
+            config.gpu = Some(0);
+            change(config);
+        });
+        drop(root);
+        bench
+    }
+
+    pub fn reasons(&self) -> String {
+        kvtier_core::Observe::status(&self.tier).reasons.join("\n")
+    }
+
+    /// The one chunk's file.
+    pub fn file(&self) -> std::path::PathBuf {
+        let mut dirs = vec![self.dir.path().to_owned()];
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+                let hidden = entry.file_name().to_string_lossy().starts_with('.');
+                match entry.file_type().unwrap().is_dir() {
+                    true if !hidden => dirs.push(entry.path()),
+                    false if !hidden => return entry.path(),
+                    _ => {}
+                }
+            }
+        }
+        panic!("no chunk in {}", self.dir.path().display());
+    }
+}
+
+/// The parts of a machine's file system that are looked at before cuFile is used.
+pub fn machine() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for dir in ["proc", "run/udev/data"] {
+        std::fs::create_dir_all(root.path().join(dir)).unwrap();
+    }
+    std::fs::write(root.path().join("proc/modules"), "nvidia_fs 1 0 - Live\n").unwrap();
+    root
+}
+
+/// Runs `body` over stand-ins in a child, after which nothing may be left.
+pub fn clean(name: &str, fakes: &Fakes, body: impl FnOnce()) {
+    fakes.run(name, body, Report::is_clean);
+}

@@ -1,0 +1,106 @@
+//! The suite over the GPU tier: with host memory as it is, and with GPU memory over the stand-ins.
+#![allow(clippy::unwrap_used)]
+
+use kvtier_fakegpu::{Fakes, Report};
+use kvtier_gds::{GdsConfig, GdsTier, Layout, Mode};
+use kvtier_mem::cuda::Gpu;
+use kvtier_mem::{Arena, Lease};
+use kvtier_testkit::conformance::{Fixture, Reach};
+
+const CAPACITY: u64 = 16 << 20;
+const MIB: usize = 1 << 20;
+
+/// Small pieces, so that the suite's chunks have several, and not more pinned memory than a few of them.
+fn config(dir: &std::path::Path) -> GdsConfig {
+    let mut config = GdsConfig::new(dir, CAPACITY);
+    config.piece_bytes = 64 << 10;
+    config.buffer_bytes = MIB;
+    config.staging_bytes = 4 * MIB;
+    config
+}
+
+fn host(layout: Layout) -> Fixture {
+    with(layout, |_| {})
+}
+
+fn with(layout: Layout, change: impl FnOnce(&mut GdsConfig)) -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.disk.layout = layout;
+    change(&mut config);
+    let fixture = Fixture::new(GdsTier::open(config).unwrap()).with_capacity(CAPACITY).with_keep(dir);
+    if layout == Layout::Kvtier { fixture } else { fixture.with_one_namespace() }
+}
+
+struct Copies(Gpu);
+
+impl Reach for Copies {
+    fn write(&self, into: &mut Lease, bytes: &[u8]) {
+        self.0.stream().unwrap().upload(bytes, into, 0, || ()).unwrap();
+    }
+
+    fn read(&self, from: &Lease) -> Vec<u8> {
+        let mut bytes = vec![0; from.init_len()];
+        self.0.stream().unwrap().download_lease(from, 0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+fn device(fixture: Fixture) -> Fixture {
+    let gpu = Gpu::open(0).unwrap();
+    let arena = Arena::device(&gpu, 64 * MIB).unwrap();
+    fixture.with_far_arena(arena, Copies(gpu))
+}
+
+/// Runs a test over the stand-ins, in a child, after which nothing may be left.
+fn over_fakes(name: &str, body: &dyn Fn()) {
+    let (_, name) = name.split_once("::").unwrap();
+    Fakes::new().run(name, body, Report::is_clean);
+}
+
+mod host_memory {
+    use super::*;
+
+    fn make() -> Fixture {
+        host(Layout::Kvtier)
+    }
+
+    kvtier_testkit::conformance!(make);
+}
+
+mod gpu_memory {
+    use super::*;
+
+    fn make() -> Fixture {
+        device(host(Layout::Kvtier))
+    }
+
+    kvtier_testkit::conformance!(make, over_fakes);
+}
+
+mod gpu_memory_lmcache_mp {
+    use super::*;
+
+    fn make() -> Fixture {
+        device(host(Layout::LmcacheMp))
+    }
+
+    kvtier_testkit::conformance!(make, over_fakes);
+}
+
+mod gpu_memory_by_cufile {
+    use super::*;
+
+    fn make() -> Fixture {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("proc")).unwrap();
+        std::fs::write(root.path().join("proc/modules"), "").unwrap();
+        std::fs::create_dir_all(root.path().join("run/udev/data")).unwrap();
+        device(with(Layout::Kvtier, |config| {
+            config.mode = Mode::Require;
+            config.system_root = root.path().to_owned();
+        }))
+    }
+
+    kvtier_testkit::conformance!(make, over_fakes);
+}

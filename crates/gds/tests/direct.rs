@@ -1,0 +1,286 @@
+//! Loads by cuFile: right bytes straight to the GPU, and through every fault right bytes or the pinned way.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use common::{Bench, LEN, MIB, clean, config, machine};
+use kvtier_core::{ErrorKind, Loaded, MissReason, Removed, Saved, Tier};
+use kvtier_fakegpu::{Fakes, Report};
+use kvtier_gds::{GdsTier, Mode, Proof};
+
+#[test]
+fn loads_go_straight_to_registered_gpu_memory() {
+    let body = || {
+        let bench = Bench::direct(|config| config.mode = Mode::Require);
+        let registered = bench.tier.register_gpu(&bench.arena);
+        assert_eq!((registered.bytes, registered.reason.as_str()), (16 * MIB, "registered with cuFile"));
+        (0..4).for_each(|n| bench.round_trip(n, LEN));
+        assert_eq!((bench.counter("direct_bytes"), bench.counter("uploaded_bytes")), (4 * MIB as u64, 0));
+        assert_eq!((bench.counter("proven_bytes"), bench.counter("unseen_loads")), (4 * MIB as u64, 0));
+        assert!(bench.reasons().contains("direct for nvme, proof Always"), "{}", bench.reasons());
+    };
+    let check = |report: &Report| {
+        report.is_clean();
+        // The probe's memory is not registered: one write and one read.
+        assert_eq!((report.saw("unregistered"), report.saw("unaligned")), (2, 0));
+        assert_eq!(report.saw("read_bytes"), 4 * MIB as u64 + (64 << 10));
+        assert_eq!(report.calls("cuFileDriverOpen"), 1);
+    };
+    Fakes::new().run("loads_go_straight_to_registered_gpu_memory", body, check);
+}
+
+#[test]
+fn regions_of_registered_memory_are_not_crossed() {
+    let body = || {
+        let mut bench = Bench::direct(|config| config.piece_bytes = MIB);
+        bench.arena = kvtier_mem::Arena::device(&bench.gpu, 40 * MIB).unwrap();
+        assert_eq!(bench.tier.register_gpu(&bench.arena).bytes, 40 * MIB);
+        // The chunk lies around the end of the first region.
+        let _before = bench.arena.lease(16 * MIB - 8192).unwrap();
+        let (key, len) = (bench.key(1), 2 * MIB);
+        let chunk = bench.chunk(&key, len);
+        assert_eq!(bench.save(&key, chunk).result.unwrap(), Saved::Stored);
+        bench.prove(&key, len);
+        assert_eq!(bench.counter("direct_bytes"), len as u64);
+    };
+    let check = |report: &Report| {
+        report.is_clean();
+        assert_eq!(report.saw("unregistered"), 2, "those of the probe");
+    };
+    Fakes::new().run("regions_of_registered_memory_are_not_crossed", body, check);
+}
+
+#[test]
+fn memory_of_any_alignment_is_right_and_goes_as_directly_as_it_can() {
+    clean("memory_of_any_alignment_is_right_and_goes_as_directly_as_it_can", &Fakes::new(), || {
+        let bench = Bench::direct(|_| {});
+        let key = bench.key(1);
+        assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
+        let (_, odd) = bench.arena.lease(LEN + 3).unwrap().split_at(3);
+        let lens = [5000, 8192, MIB];
+        let leases = lens.map(|len| bench.arena.lease(len).unwrap());
+        for into in [vec![odd], leases.into()] {
+            let done = bench.load_into(&key, into);
+            assert_eq!(done.result.unwrap(), Loaded::Hit { len: LEN as u64 });
+            let mut at = 0;
+            for lease in &done.op.into {
+                let mut bytes = vec![0; lease.init_len()];
+                bench.stream.download_lease(lease, 0, &mut bytes).unwrap();
+                assert_eq!(kvtier_testkit::Content::of(&key).check(at, &bytes), Ok(()));
+                at += bytes.len() as u64;
+            }
+            assert_eq!(at, LEN as u64);
+        }
+    });
+}
+
+/// Whether a tier's loads end up direct.
+#[derive(Clone, Copy, PartialEq)]
+enum Ends {
+    Direct,
+    Pinned,
+}
+
+/// Every load is right over these stand-ins; the tier says `words`.
+fn survives(name: &str, fakes: &Fakes, ends: Ends, words: &str) {
+    clean(name, fakes, || {
+        let bench = Bench::direct(|config| config.open_wait = Duration::from_millis(300));
+        (0..3).for_each(|n| bench.round_trip(n, LEN));
+        let direct = bench.counter("direct_bytes");
+        assert_eq!(direct > 0, ends == Ends::Direct, "{direct} bytes by cuFile; {}", bench.reasons());
+        assert_eq!(direct + bench.counter("uploaded_bytes"), 3 * MIB as u64);
+        assert!(bench.reasons().contains(words), "{}", bench.reasons());
+    });
+}
+
+macro_rules! survives {
+    ($($name:ident: $fakes:expr, $ends:ident, $words:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                survives(stringify!($name), &$fakes, Ends::$ends, $words);
+            }
+        )*
+    };
+}
+
+// The first call of each is the probe's.
+survives! {
+    no_library: Fakes::new().without_cufile(), Pinned, "no libcufile";
+    a_driver_that_does_not_open: Fakes::new().fail("cuFileDriverOpen:1:5001"), Pinned, "load nvidia-fs (modprobe nvidia_fs)";
+    compatibility_mode: Fakes::new().compat(), Pinned, "slower than pinned memory of our own";
+    a_mount_that_is_not_supported: Fakes::new().fail("cuFileHandleRegister:*:5030"), Pinned, "use a volume of ext4 or xfs";
+    no_udev_for_a_file: Fakes::new().fail("cuFileHandleRegister:*:5027"), Pinned, "mount the host's /run/udev";
+    a_file_that_is_refused_later: Fakes::new().fail("cuFileHandleRegister:3:5030"), Direct, "by cuFile no more";
+    a_file_that_fails_once: Fakes::new().fail("cuFileHandleRegister:2:5031"), Direct, "direct for nvme";
+    a_read_that_fails_once: Fakes::new().fail("cuFileRead:5:5011"), Direct, "direct for nvme";
+    reads_that_always_fail: Fakes::new().fail("cuFileRead:1:S65536,cuFileRead:*:5010"), Pinned, "nvidia-fs failed";
+    a_read_that_the_disk_fails: Fakes::new().fail("cuFileRead:3:E5"), Direct, "direct for nvme";
+    short_reads: Fakes::new().fail("cuFileRead:2:S4096,cuFileRead:3:S12288"), Direct, "direct for nvme";
+    reads_of_nothing: Fakes::new().fail("cuFileRead:2:Z,cuFileRead:4:Z"), Direct, "direct for nvme";
+    a_probe_that_reads_nothing: Fakes::new().fail("cuFileRead:1:Z"), Pinned, "moved 0 bytes";
+    a_probe_that_cannot_write: Fakes::new().fail("cuFileWrite:1:E30"), Pinned, "Read-only";
+    a_code_that_nobody_knows: Fakes::new().fail("cuFileRead:2:7777"), Direct, "direct for nvme";
+}
+
+#[test]
+fn a_driver_that_never_opens_costs_a_thread_and_its_context_and_no_load() {
+    let body = || {
+        let bench = Bench::direct(|config| config.open_wait = Duration::from_millis(300));
+        (0..3).for_each(|n| bench.round_trip(n, LEN));
+        assert!(bench.reasons().contains("has not returned within 0.3 s"), "{}", bench.reasons());
+    };
+    let check = |report: &Report| {
+        assert_eq!(report.left(), [("contexts".to_owned(), 1)]);
+        assert_eq!(report.calls("cuFileDriverOpen"), 1, "not tried again");
+    };
+    let fakes = Fakes::new().fail("cuFileDriverOpen:1:H");
+    fakes.run("a_driver_that_never_opens_costs_a_thread_and_its_context_and_no_load", body, check);
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_reached_all_the_same() {
+    let body = || {
+        let mut bench = Bench::direct(|_| {});
+        bench.arena = kvtier_mem::Arena::device(&bench.gpu, 40 * MIB).unwrap();
+        let registered = bench.tier.register_gpu(&bench.arena);
+        assert_eq!(registered.bytes, 16 * MIB);
+        assert!(registered.reason.contains("BAR1"), "{}", registered.reason);
+        (0..3).for_each(|n| bench.round_trip(n, LEN));
+        assert_eq!(bench.counter("direct_bytes"), 3 * MIB as u64);
+    };
+    let fakes = Fakes::new().bar1(20 * MIB);
+    clean("memory_that_cannot_be_registered_is_reached_all_the_same", &fakes, body);
+}
+
+/// A tier that requires cuFile over these stand-ins is an error that says so.
+fn refused(name: &str, fakes: &Fakes, whole: bool, words: &[&str]) {
+    clean(name, fakes, || {
+        let (dir, root) = (tempfile::tempdir().unwrap(), machine());
+        let mut config = config(dir.path());
+        config.mode = Mode::Require;
+        if whole {
+            config.system_root = root.path().to_owned();
+        } else {
+            config.system_root = dir.path().to_owned();
+        }
+        let error = GdsTier::open(config).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let text = format!("{error:?}");
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    });
+}
+
+#[test]
+fn what_is_required_and_not_there_is_an_error_at_the_start() {
+    refused(
+        "what_is_required_and_not_there_is_an_error_at_the_start",
+        &Fakes::new(),
+        false,
+        &["/proc/modules", "mode auto"],
+    );
+}
+
+#[test]
+fn a_probe_that_fails_is_an_error_where_cufile_is_required() {
+    let fakes = Fakes::new().fail("cuFileHandleRegister:1:5030");
+    refused("a_probe_that_fails_is_an_error_where_cufile_is_required", &fakes, true, &["5030", "volume of ext4"]);
+}
+
+#[test]
+fn without_a_gpu_what_requires_cufile_is_an_error() {
+    let fakes = Fakes::new().without_cuda();
+    refused(
+        "without_a_gpu_what_requires_cufile_is_an_error",
+        &fakes,
+        true,
+        &["cannot use the GPU", "no NVIDIA driver"],
+    );
+}
+
+#[test]
+fn switched_off_it_is_not_touched() {
+    let body = || {
+        let bench = Bench::direct(|config| config.mode = Mode::Off);
+        bench.round_trip(1, LEN);
+        assert!(bench.reasons().contains("switched off"), "{}", bench.reasons());
+    };
+    let check = |report: &Report| {
+        report.is_clean();
+        assert_eq!(report.calls("cuFileDriverOpen"), 0);
+    };
+    Fakes::new().run("switched_off_it_is_not_touched", body, check);
+}
+
+#[test]
+fn compatibility_mode_can_be_had_for_comparisons() {
+    clean("compatibility_mode_can_be_had_for_comparisons", &Fakes::new().compat(), || {
+        let bench = Bench::direct(|config| config.compat = true);
+        bench.round_trip(1, LEN);
+        assert_eq!(bench.counter("direct_bytes"), MIB as u64);
+        assert!(bench.reasons().contains("direct for nothing"));
+    });
+}
+
+/// Flips a byte of the one chunk's payload.
+fn damage(bench: &Bench) {
+    let file = std::fs::OpenOptions::new().write(true).read(true).open(bench.file()).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 70_000).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], 70_000).unwrap();
+}
+
+#[test]
+fn direct_loads_are_compared_with_their_checksums_as_configured() {
+    clean("direct_loads_are_compared_with_their_checksums_as_configured", &Fakes::new(), || {
+        for (proof, seen, unseen) in [(Proof::Always, 4, 0), (Proof::Sample(2), 2, 2), (Proof::Off, 0, 4)] {
+            let bench = Bench::direct(|config| config.proof = proof);
+            let key = bench.key(1);
+            assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
+            (0..4).for_each(|_| bench.prove(&key, LEN));
+            assert_eq!(bench.counter("proven_bytes"), seen * MIB as u64, "{proof:?}");
+            assert_eq!(bench.counter("unseen_loads"), unseen, "{proof:?}");
+            damage(&bench);
+            let result = bench.load(&key, LEN).result.unwrap();
+            let believed = Loaded::Hit { len: LEN as u64 };
+            assert_eq!(
+                result,
+                if proof == Proof::Off { believed } else { Loaded::Miss(MissReason::Corrupt) },
+                "{proof:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn files_are_registered_once_and_deleted_ones_let_go() {
+    let body = || {
+        let bench = Bench::direct(|_| {});
+        let keys: Vec<_> = (0..100).map(|n| bench.key(n)).collect();
+        for key in &keys {
+            assert_eq!(bench.save(key, bench.chunk(key, 8192)).result.unwrap(), Saved::Stored);
+        }
+        for key in keys.iter().chain(&keys[90..]) {
+            bench.prove(key, 8192);
+        }
+        let ctx = kvtier_core::Ctx::within(Duration::from_secs(10));
+        let removed = bench.tier.remove(&ctx, keys.clone().into()).wait().unwrap();
+        assert_eq!(removed, Removed::new(100, 0, 0));
+        // The next save looks after them.
+        bench.round_trip(1000, 8192);
+        let open =
+            std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        let deleted: Vec<_> = open.filter(|path| path.to_string_lossy().ends_with(" (deleted)")).collect();
+        let chunks = deleted.iter().filter(|path| path.starts_with(bench.dir.path())).count();
+        assert_eq!(chunks, 0, "{deleted:?}");
+    };
+    let check = |report: &Report| {
+        report.is_clean();
+        // One for each file, the probe's and the last one's; none for the ten that were asked for again.
+        assert_eq!(report.calls("cuFileHandleRegister"), 102);
+    };
+    Fakes::new().run("files_are_registered_once_and_deleted_ones_let_go", body, check);
+}

@@ -1,0 +1,270 @@
+//! GPU memory through pinned memory: right bytes, in order with the caller's work on the GPU, through every fault.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::time::Duration;
+
+use common::{Bench, LEN, MIB, clean, config};
+use kvtier_core::{ErrorKind, Loaded, MissReason, Observe, Saved};
+use kvtier_fakegpu::{Fakes, Report};
+use kvtier_gds::GdsTier;
+use kvtier_mem::cuda::{Event, Gpu};
+
+type Create = unsafe extern "C" fn(*mut usize, u32) -> i32;
+type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> i32;
+
+/// The caller's own stream, as PyTorch has one; never destroyed, as PyTorch's.
+fn foreign_stream(gpu: &Gpu) -> (libloading::Library, usize) {
+    let (_entered, mut stream) = (gpu.enter().unwrap(), 0);
+    // SAFETY: the stand-in's library, whose function is declared so.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    // SAFETY: as above, and there is room for the handle.
+    assert_eq!(unsafe { library.get::<Create>("cuStreamCreate").unwrap()(&mut stream, 0) }, 0);
+    (library, stream)
+}
+
+/// Sets memory on the caller's stream, without waiting, and gives an event after it.
+fn set_later(gpu: &Gpu, (library, stream): &(libloading::Library, usize), (addr, len): (usize, usize)) -> Event {
+    let _entered = gpu.enter().unwrap();
+    // SAFETY: the memory is a lease's that waits for the event.
+    let set = unsafe { library.get::<Set>("cuMemsetD8Async") }.unwrap();
+    for byte in [1, 2, 3, 0x5a] {
+        // SAFETY: as above.
+        assert_eq!(unsafe { set(addr as u64, byte, len, *stream) }, 0);
+    }
+    // SAFETY: the stream is alive.
+    unsafe { gpu.event_after(*stream) }.unwrap()
+}
+
+#[test]
+fn chunks_of_many_pieces_come_back_and_only_their_ends_are_not_pinned() {
+    let body = || {
+        let bench = Bench::new();
+        (0..8).for_each(|n| bench.round_trip(n, LEN));
+        assert_eq!(bench.counter("uploaded_bytes"), 8 * MIB as u64);
+        assert_eq!(bench.counter("fetched_bytes"), 8 * LEN as u64);
+        assert_eq!(bench.counter("copied_bounce_bytes"), 0);
+    };
+    let check = |report: &Report| {
+        report.is_clean();
+        // The test's own copies, of every chunk twice, and the ends of loads.
+        let own = 2 * 8 * LEN as u64;
+        assert_eq!(report.saw("pageable_bytes"), own + 8 * 777);
+    };
+    let fakes = Fakes::new().delay(Duration::from_micros(200));
+    fakes.run("chunks_of_many_pieces_come_back_and_only_their_ends_are_not_pinned", body, check);
+}
+
+#[test]
+fn loads_and_saves_of_many_at_once_share_little_pinned_memory() {
+    clean("loads_and_saves_of_many_at_once_share_little_pinned_memory", &Fakes::new(), || {
+        let bench = Bench::with(|config| config.buffer_bytes = 128 << 10);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let bench = &bench;
+                scope.spawn(move || (0..4).for_each(|n| bench.round_trip(thread * 100 + n, LEN)));
+            }
+        });
+    });
+}
+
+#[test]
+fn a_save_waits_for_the_event_before_its_memory() {
+    let body = || {
+        let bench = Bench::new();
+        let (caller, key, mut chunk) = (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
+        let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
+        chunk.set_after(Some(event));
+        chunk.assume_filled(LEN);
+        assert_eq!(bench.save(&key, chunk).result.unwrap(), Saved::Stored);
+        assert_eq!(bench.counter("event_waits"), 1);
+        let back = bench.load(&key, LEN).op.into.pop().unwrap();
+        let mut bytes = vec![0; LEN];
+        bench.stream.download_lease(&back, 0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0x5a), "saved before it was made");
+    };
+    let fakes = Fakes::new().delay(Duration::from_millis(20));
+    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
+    fakes.run("a_save_waits_for_the_event_before_its_memory", body, check);
+}
+
+#[test]
+fn a_load_waits_for_the_event_before_its_memory_however_short_it_is() {
+    let body = || {
+        let bench = Bench::new();
+        for (n, len) in [(1, 100), (2, LEN)] {
+            let (caller, key, mut into) = (foreign_stream(&bench.gpu), bench.key(n), bench.arena.lease(len).unwrap());
+            assert_eq!(bench.save(&key, bench.chunk(&key, len)).result.unwrap(), Saved::Stored);
+            let event = set_later(&bench.gpu, &caller, (into.addr(), len));
+            into.set_after(Some(event));
+            let back = bench.load_into(&key, vec![into]).op.into.pop().unwrap();
+            let mut bytes = vec![0; len];
+            bench.stream.download_lease(&back, 0, &mut bytes).unwrap();
+            assert_eq!(kvtier_testkit::Content::of(&key).check(0, &bytes), Ok(()), "the caller's work came after it");
+        }
+    };
+    let fakes = Fakes::new().delay(Duration::from_millis(10));
+    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 2)], "but the caller's own");
+    fakes.run("a_load_waits_for_the_event_before_its_memory_however_short_it_is", body, check);
+}
+
+#[test]
+fn a_deadline_does_not_wait_for_an_event_and_the_memory_comes_home() {
+    let body = || {
+        let bench = Bench::new();
+        let (caller, key, mut chunk) = (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
+        chunk.assume_filled(LEN);
+        let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
+        chunk.set_after(Some(event));
+        let done = bench.save_within(Duration::from_millis(20), &key, chunk);
+        assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Timeout);
+        assert!(bench.arena.stats().free < 16 * MIB, "the GPU still works on it");
+        let end = std::time::Instant::now() + Duration::from_secs(20);
+        while bench.arena.stats().free < 16 * MIB {
+            assert!(std::time::Instant::now() < end, "the memory never came home");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bench.round_trip(2, 5000);
+    };
+    let fakes = Fakes::new().delay(Duration::from_millis(50));
+    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
+    fakes.run("a_deadline_does_not_wait_for_an_event_and_the_memory_comes_home", body, check);
+}
+
+#[test]
+fn a_tier_that_is_closed_while_it_waits_gives_all_memory_back() {
+    let body = || {
+        let bench = Bench::new();
+        let (caller, mut tickets) = (foreign_stream(&bench.gpu), Vec::new());
+        for n in 0..4 {
+            let mut chunk = bench.arena.lease(LEN).unwrap();
+            chunk.assume_filled(LEN);
+            let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
+            chunk.set_after(Some(event));
+            let save = kvtier_core::Save { key: bench.key(n), from: vec![chunk.freeze()] };
+            let ctx = kvtier_core::Ctx::within(Duration::from_secs(30));
+            tickets.push(kvtier_core::Tier::save(&bench.tier, &ctx, vec![save]));
+        }
+        let Bench { tier, arena, .. } = bench;
+        drop(tier);
+        for ticket in tickets {
+            assert!(ticket.wait().pop().unwrap().result.is_err());
+        }
+        assert_eq!(arena.stats().free, 16 * MIB);
+    };
+    let fakes = Fakes::new().delay(Duration::from_millis(50));
+    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
+    fakes.run("a_tier_that_is_closed_while_it_waits_gives_all_memory_back", body, check);
+}
+
+#[test]
+fn a_damaged_chunk_is_no_hit_in_gpu_memory_either() {
+    clean("a_damaged_chunk_is_no_hit_in_gpu_memory_either", &Fakes::new(), || {
+        for at in [0, MIB as u64 / 2, LEN as u64 - 1] {
+            let bench = Bench::new();
+            let key = bench.key(1);
+            assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
+            let mut file = std::fs::OpenOptions::new().read(true).write(true).open(bench.file()).unwrap();
+            let mut byte = [0];
+            file.seek(SeekFrom::Start(at)).unwrap();
+            file.read_exact(&mut byte).unwrap();
+            file.seek(SeekFrom::Start(at)).unwrap();
+            file.write_all(&[byte[0] ^ 1]).unwrap();
+            let done = bench.load(&key, LEN);
+            assert_eq!(done.result.unwrap(), Loaded::Miss(MissReason::Corrupt), "byte {at}");
+            assert_eq!(done.op.into[0].init_len(), 0);
+        }
+    });
+}
+
+/// One fault; the op that meets it is an error or right, and the next is right.
+fn heals(name: &str, fault: &str) {
+    clean(name, &Fakes::new().fail(fault), || {
+        let bench = Bench::with(|config| config.threads = 1);
+        let key = bench.key(1);
+        let mut bad = 0;
+        for _ in 0..3 {
+            match bench.save(&key, bench.chunk(&key, LEN)).result {
+                Ok(saved) => assert!(matches!(saved, Saved::Stored | Saved::Present)),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Io, "{e:?}");
+                    bad += 1;
+                }
+            }
+            let done = bench.load(&key, LEN);
+            match done.result {
+                Ok(Loaded::Hit { .. }) => {}
+                Ok(Loaded::Miss(reason)) => assert!(bad > 0 && reason == MissReason::Absent, "{reason:?}"),
+                Ok(other) => panic!("{other:?}"),
+                Err(e) => {
+                    assert_eq!((e.kind(), done.op.into[0].init_len()), (ErrorKind::Io, 0), "{e:?}");
+                    bad += 1;
+                }
+            }
+        }
+        assert_eq!(bad, 1, "the fault was met once");
+        bench.prove(&key, LEN);
+    });
+}
+
+#[test]
+fn a_failed_copy_to_the_gpu_is_an_error_and_passes() {
+    // The first two copies are the test's own chunk and its first page's.
+    heals("a_failed_copy_to_the_gpu_is_an_error_and_passes", "cuMemcpyHtoDAsync_v2:5:719");
+}
+
+#[test]
+fn a_failed_copy_from_the_gpu_is_an_error_and_passes() {
+    heals("a_failed_copy_from_the_gpu_is_an_error_and_passes", "cuMemcpyDtoHAsync_v2:1:719");
+}
+
+#[test]
+fn memory_that_cannot_be_pinned_is_an_error_and_is_tried_again() {
+    heals("memory_that_cannot_be_pinned_is_an_error_and_is_tried_again", "cuMemHostRegister_v2:2:2");
+}
+
+#[test]
+fn a_stream_that_cannot_be_made_is_an_error_and_is_tried_again() {
+    // The first is the test's own.
+    heals("a_stream_that_cannot_be_made_is_an_error_and_is_tried_again", "cuStreamCreate:2:2");
+}
+
+#[test]
+fn without_a_gpu_it_is_a_file_tier_that_says_why() {
+    clean("without_a_gpu_it_is_a_file_tier_that_says_why", &Fakes::new().without_cuda(), || {
+        let dir = tempfile::tempdir().unwrap();
+        let tier = GdsTier::open(config(dir.path())).unwrap();
+        let reasons = tier.status().reasons.join("\n");
+        assert!(reasons.contains("host memory only: no NVIDIA driver here"), "{reasons}");
+        let fixture = kvtier_testkit::conformance::Fixture::new(tier);
+        assert_eq!(fixture.save(&fixture.key(1), LEN), Saved::Stored);
+        assert_eq!(fixture.load(&fixture.key(1), LEN), Loaded::Hit { len: LEN as u64 });
+    });
+}
+
+#[test]
+fn a_chunk_longer_than_the_staging_memory_is_invalid_and_says_what_to_do() {
+    clean("a_chunk_longer_than_the_staging_memory_is_invalid_and_says_what_to_do", &Fakes::new(), || {
+        let bench = Bench::new();
+        let error = bench.save(&bench.key(1), bench.chunk(&bench.key(1), 5 * MIB)).result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("staging_bytes"), "{error}");
+    });
+}
+
+#[test]
+fn a_chunk_of_the_gpu_is_a_chunk_of_the_host() {
+    clean("a_chunk_of_the_gpu_is_a_chunk_of_the_host", &Fakes::new(), || {
+        let bench = Bench::new();
+        let key = bench.key(1);
+        assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
+        let host = kvtier_mem::Arena::new(kvtier_mem::ArenaConfig::heap(4 * MIB)).unwrap();
+        let done = bench.load_into(&key, vec![host.lease(LEN).unwrap()]);
+        assert_eq!(done.result.unwrap(), Loaded::Hit { len: LEN as u64 });
+        assert_eq!(kvtier_testkit::Content::of(&key).check(0, done.op.into[0].as_host().unwrap()), Ok(()));
+        let mixed = vec![host.lease(MIB).unwrap(), bench.arena.lease(MIB).unwrap()];
+        assert_eq!(bench.load_into(&key, mixed).result.unwrap_err().kind(), ErrorKind::Invalid);
+    });
+}

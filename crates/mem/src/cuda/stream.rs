@@ -1,0 +1,210 @@
+use std::fmt;
+use std::sync::Arc;
+
+use super::api::NOT_READY;
+use super::{Gpu, pieces};
+use crate::{Error, ErrorKind, Lease, View};
+
+/// Does not wait for what others do on the default stream.
+const NON_BLOCKING: u32 = 1;
+/// Measures no time, which makes an event cheap.
+const NO_TIMING: u32 = 2;
+
+/// A stream of one's own: copies between host and device, each awaited before the call returns.
+pub struct Stream {
+    gpu: Gpu,
+    handle: usize,
+}
+
+/// A point in a stream's work. Clones are the same one.
+#[derive(Clone)]
+pub struct Event(Arc<Recorded>);
+
+struct Recorded {
+    gpu: Gpu,
+    handle: usize,
+}
+
+impl Gpu {
+    /// A new stream.
+    pub fn stream(&self) -> Result<Stream, Error> {
+        let (api, _entered, mut handle) = (self.api(), self.enter()?, 0);
+        // SAFETY: `handle` can be written.
+        api.check(unsafe { (api.stream)(&mut handle, NON_BLOCKING) }, "cuStreamCreate")?;
+        Ok(Stream { gpu: self.clone(), handle })
+    }
+
+    /// An event that passes when all that `stream` was given so far is done: who made memory on that stream hands it over with it.
+    ///
+    /// # Safety
+    /// `stream` is the driver's handle of a live stream of this GPU's primary context (0 is the default stream).
+    pub unsafe fn event_after(&self, stream: usize) -> Result<Event, Error> {
+        let (api, _entered, mut handle) = (self.api(), self.enter()?, 0);
+        // SAFETY: `handle` can be written.
+        api.check(unsafe { (api.event)(&mut handle, NO_TIMING) }, "cuEventCreate")?;
+        let event = Event(Arc::new(Recorded { gpu: self.clone(), handle }));
+        // SAFETY: the event is new, the stream live by the caller's promise.
+        api.check(unsafe { (api.event_record)(handle, stream) }, "cuEventRecord")?;
+        Ok(event)
+    }
+}
+
+impl Event {
+    /// Whether the work before it is done.
+    pub fn has_passed(&self) -> Result<bool, Error> {
+        let Recorded { gpu, handle } = &*self.0;
+        let _entered = gpu.enter()?;
+        // SAFETY: the event is alive as long as this.
+        match unsafe { (gpu.api().event_query)(*handle) } {
+            NOT_READY => Ok(false),
+            code => gpu.api().check(code, "cuEventQuery").map(|()| true),
+        }
+    }
+}
+
+impl Stream {
+    /// The GPU it works on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// An event after all that it was given.
+    pub fn event(&self) -> Result<Event, Error> {
+        // SAFETY: its own handle, alive as long as `self`.
+        unsafe { self.gpu.event_after(self.handle) }
+    }
+
+    /// Work that is given to it from now on waits for `event`.
+    pub fn wait_for(&self, event: &Event) -> Result<(), Error> {
+        let (api, _entered) = (self.gpu.api(), self.gpu.enter()?);
+        // SAFETY: both are alive; the driver keeps what it needs of the event.
+        api.check(unsafe { (api.stream_wait_event)(self.handle, event.0.handle, 0) }, "cuStreamWaitEvent")
+    }
+
+    /// Copies `bytes` to `at` of device memory, and runs `meanwhile` while the copy is under way. `Invalid` when they do not fit. Best from
+    /// pinned memory. Does not mark the lease as filled.
+    pub fn upload<T>(
+        &self,
+        bytes: &[u8],
+        into: &mut Lease,
+        at: usize,
+        meanwhile: impl FnOnce() -> T,
+    ) -> Result<T, Error> {
+        let to = self.range(into.gpu(), (into.addr(), into.len()), (at, bytes.len()))?;
+        let (api, from) = (self.gpu.api(), bytes.as_ptr().addr());
+        self.copy((from, bytes.len()), meanwhile, |host, len| {
+            // SAFETY: the source is borrowed and the target, in bounds, exclusively so, until the stream was waited for in `copy`.
+            let code = unsafe { (api.to_device)((to + (host - from)) as u64, host, len, self.handle) };
+            api.check(code, "cuMemcpyHtoDAsync")
+        })
+    }
+
+    /// Copies bytes of device memory from `at` on into `into`, all of it. `Invalid` when there are not as many. Best into pinned memory.
+    pub fn download(&self, from: &View, at: usize, into: &mut [u8]) -> Result<(), Error> {
+        self.download_raw(from.gpu(), (from.addr(), from.len()), at, into)
+    }
+
+    /// The same from a lease, whatever of it counts as filled.
+    pub fn download_lease(&self, from: &Lease, at: usize, into: &mut [u8]) -> Result<(), Error> {
+        self.download_raw(from.gpu(), (from.addr(), from.len()), at, into)
+    }
+
+    fn download_raw(&self, gpu: Option<&Gpu>, whole: (usize, usize), at: usize, into: &mut [u8]) -> Result<(), Error> {
+        let from = self.range(gpu, whole, (at, into.len()))?;
+        let (api, to) = (self.gpu.api(), into.as_mut_ptr().addr());
+        self.copy(
+            (to, into.len()),
+            || (),
+            |host, len| {
+                // SAFETY: the source, in bounds, and the target, exclusively, are borrowed until the stream was waited for in `copy`.
+                let code = unsafe { (api.to_host)(host, (from + (host - to)) as u64, len, self.handle) };
+                api.check(code, "cuMemcpyDtoHAsync")
+            },
+        )
+    }
+
+    /// The address of `len` bytes at `at` in device memory of this stream's GPU.
+    fn range(
+        &self,
+        gpu: Option<&Gpu>,
+        (addr, whole): (usize, usize),
+        (at, len): (usize, usize),
+    ) -> Result<usize, Error> {
+        if gpu != Some(&self.gpu) {
+            let what = format!("the memory is not of GPU {}, whose stream was to copy it", self.gpu.ordinal());
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        if at.checked_add(len).is_none_or(|end| end > whole) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{len} bytes at {at} outside device memory of {whole}"),
+            ));
+        }
+        Ok(addr + at)
+    }
+
+    /// Starts copies over a host range, piece by piece, does something else, and waits, whatever became of either.
+    fn copy<T>(
+        &self,
+        (host, len): (usize, usize),
+        meanwhile: impl FnOnce() -> T,
+        mut start: impl FnMut(usize, usize) -> Result<(), Error>,
+    ) -> Result<T, Error> {
+        let _entered = self.gpu.enter()?;
+        let waits = Waits(self);
+        let started = pieces(host, len).try_for_each(|(at, len)| start(at, len));
+        let other = meanwhile();
+        let waited = waits.now();
+        started.and(waited).map(|()| other)
+    }
+
+    fn wait(&self) -> Result<(), Error> {
+        // SAFETY: its own handle; the caller entered the context.
+        self.gpu.api().check(unsafe { (self.gpu.api().stream_wait)(self.handle) }, "cuStreamSynchronize")
+    }
+}
+
+/// Waits for the stream before memory that it was given is let go, in a panic too.
+struct Waits<'a>(&'a Stream);
+
+impl Waits<'_> {
+    fn now(self) -> Result<(), Error> {
+        let waited = self.0.wait();
+        std::mem::forget(self);
+        waited
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let _entered = self.gpu.enter();
+        // SAFETY: made in `Gpu::stream`, and idle: every copy was awaited.
+        unsafe { (self.gpu.api().stream_destroy)(self.handle) };
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        let _entered = self.gpu.enter();
+        // SAFETY: made in `event_after`; the driver keeps what streams still wait for.
+        unsafe { (self.gpu.api().event_destroy)(self.handle) };
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({:?})", self.gpu)
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Event({:?})", self.0.gpu)
+    }
+}

@@ -1,0 +1,172 @@
+//! Memory of GPUs, over a driver of ours; each body runs in a child process.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use kvtier_fakegpu::{Fakes, Report};
+use kvtier_mem::cuda::{Gpu, Stream};
+use kvtier_mem::{Arena, ArenaConfig, BackingKind, ErrorKind, Lease, Place};
+
+const MIB: usize = 1 << 20;
+
+fn pinned(gpu: &Gpu, bytes: usize) -> Arena {
+    Arena::pinned(ArenaConfig::huge(bytes), gpu).unwrap()
+}
+
+/// `len` bytes of a pattern in pinned memory, and a lease on the device.
+fn filled(gpu: &Gpu, len: usize) -> (Lease, Lease) {
+    let mut host = pinned(gpu, len).lease(len).unwrap();
+    host.as_host_mut().unwrap().iter_mut().enumerate().for_each(|(n, byte)| *byte = (n * 31 % 251) as u8);
+    host.assume_filled(len);
+    (host, Arena::device(gpu, len).unwrap().lease(len).unwrap())
+}
+
+fn upload(stream: &Stream, host: &Lease, device: &mut Lease) {
+    stream.upload(host.as_host().unwrap(), device, 0, || ()).unwrap();
+    device.assume_filled(host.len());
+}
+
+#[test]
+fn without_a_driver_everything_is_unsupported() {
+    let body = || {
+        for error in [Gpu::open(0).unwrap_err(), Gpu::count().unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("libcuda.so.1"), "{error}");
+        }
+    };
+    Fakes::new().without_cuda().run("without_a_driver_everything_is_unsupported", body, Report::is_clean);
+}
+
+#[test]
+fn a_driver_without_a_gpu_says_so() {
+    let body = || assert_eq!(Gpu::open(0).unwrap_err().kind(), ErrorKind::Unsupported);
+    Fakes::new().devices(0).run("a_driver_without_a_gpu_says_so", body, Report::is_clean);
+}
+
+#[test]
+fn a_gpu_that_there_is_not_is_invalid() {
+    let body = || {
+        assert_eq!((Gpu::count().unwrap(), Gpu::open(1).unwrap().name().unwrap()), (2, "fake GPU 1".to_owned()));
+        assert_eq!(Gpu::open(2).unwrap_err().kind(), ErrorKind::Invalid);
+    };
+    Fakes::new().devices(2).run("a_gpu_that_there_is_not_is_invalid", body, Report::is_clean);
+}
+
+#[test]
+fn bytes_go_to_the_device_and_back_through_pinned_memory() {
+    let body = || {
+        let gpu = Gpu::open(0).unwrap();
+        let (stream, (host, mut device)) = (gpu.stream().unwrap(), filled(&gpu, 4 * MIB));
+        assert_eq!((host.place(), device.place()), (Place::Pinned, Place::Device(0)));
+        assert!(device.as_host().is_none() && device.addr().is_multiple_of(4096));
+        let seen = stream.upload(host.as_host().unwrap(), &mut device, 0, || 7).unwrap();
+        assert_eq!((seen, device.init_len()), (7, 0), "the caller says what counts as filled");
+        device.assume_filled(4 * MIB);
+        let (arena, view) = (pinned(&gpu, MIB), device.freeze());
+        let mut back = arena.lease(MIB).unwrap();
+        stream.download(&view.slice(MIB..3 * MIB), MIB, back.as_host_mut().unwrap()).unwrap();
+        assert!(back.as_host_mut().unwrap()[..] == host.as_host().unwrap()[2 * MIB..3 * MIB]);
+    };
+    let check = |report: &Report| {
+        report.is_clean();
+        assert_eq!(report.saw("pageable_bytes"), 0, "all of it was pinned");
+    };
+    // Slow enough that whoever does not wait sees leftovers.
+    let fakes = Fakes::new().delay(Duration::from_millis(5));
+    fakes.run("bytes_go_to_the_device_and_back_through_pinned_memory", body, check);
+}
+
+#[test]
+fn copies_outside_memory_or_to_another_gpu_are_invalid() {
+    let body = || {
+        let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
+        let (host, mut device) = filled(&gpu, MIB);
+        let bytes = host.as_host().unwrap();
+        let kind =
+            |stream: &Stream, device: &mut Lease, at| stream.upload(bytes, device, at, || ()).unwrap_err().kind();
+        assert_eq!(kind(&gpu.stream().unwrap(), &mut device, 1), ErrorKind::Invalid);
+        assert_eq!(kind(&gpu.stream().unwrap(), &mut device, usize::MAX), ErrorKind::Invalid);
+        assert_eq!(kind(&other.stream().unwrap(), &mut device, 0), ErrorKind::Invalid);
+        let mut heap = Arena::new(ArenaConfig::heap(MIB)).unwrap().lease(MIB).unwrap();
+        assert_eq!(kind(&gpu.stream().unwrap(), &mut heap, 0), ErrorKind::Invalid);
+    };
+    let fakes = Fakes::new().devices(2);
+    fakes.run("copies_outside_memory_or_to_another_gpu_are_invalid", body, Report::is_clean);
+}
+
+#[test]
+fn a_full_gpu_is_full_and_says_what_is_free() {
+    let body = || {
+        let gpu = Gpu::open(0).unwrap();
+        let error = Arena::device(&gpu, 4 * MIB).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Full { free, .. } if free == 2 * MIB), "{error:?}");
+        let arena = Arena::device(&gpu, MIB).unwrap();
+        assert_eq!((arena.backing(), arena.stats().capacity), (BackingKind::Device, MIB));
+    };
+    Fakes::new().memory(2 * MIB).run("a_full_gpu_is_full_and_says_what_is_free", body, Report::is_clean);
+}
+
+#[test]
+fn memory_that_cannot_be_pinned_is_an_error_that_leaves_nothing() {
+    let body = || {
+        let gpu = Gpu::open(0).unwrap();
+        let error = Arena::pinned(ArenaConfig::heap(MIB), &gpu).unwrap_err();
+        assert!(error.to_string().contains("ulimit -l"), "{error}");
+        assert!(Arena::pinned(ArenaConfig::heap(MIB), &gpu).is_ok());
+    };
+    let fakes = Fakes::new().fail("cuMemHostRegister_v2:1:2");
+    fakes.run("memory_that_cannot_be_pinned_is_an_error_that_leaves_nothing", body, Report::is_clean);
+}
+
+#[test]
+fn a_failed_copy_is_an_error_with_the_drivers_words() {
+    let body = || {
+        let gpu = Gpu::open(0).unwrap();
+        let (stream, (host, mut device)) = (gpu.stream().unwrap(), filled(&gpu, MIB));
+        let error = stream.upload(host.as_host().unwrap(), &mut device, 0, || ()).unwrap_err();
+        assert!(error.to_string().contains("CUDA_ERROR_INVALID_HANDLE (400)"), "{error}");
+        upload(&stream, &host, &mut device);
+        let error = stream.upload(host.as_host().unwrap(), &mut device, 0, || ()).unwrap_err();
+        assert!(error.to_string().contains("(4242)"), "a code that nobody knows is an error like any: {error}");
+    };
+    let fakes = Fakes::new().fail("cuMemcpyHtoDAsync_v2:1:400,cuStreamSynchronize:3:4242");
+    fakes.run("a_failed_copy_is_an_error_with_the_drivers_words", body, Report::is_clean);
+}
+
+#[test]
+fn tensors_of_others_keep_their_owner_and_their_event() {
+    let body = || {
+        let gpu = Gpu::open(0).unwrap();
+        let (stream, tensor) = (gpu.stream().unwrap(), Arena::device(&gpu, MIB).unwrap().lease(MIB).unwrap());
+        let (addr, event) = (tensor.addr(), stream.event().unwrap());
+        // SAFETY: the tensor is the owner, and nobody else uses it.
+        let lease = unsafe { Lease::from_device(addr, MIB, Some(event), tensor) }.unwrap();
+        assert_eq!((lease.place(), lease.init_len(), lease.gpu()), (Place::Device(0), MIB, Some(&gpu)));
+        let view = lease.freeze();
+        assert_eq!(view.gpu(), Some(&gpu));
+        while !view.after().unwrap().has_passed().unwrap() {
+            std::thread::yield_now();
+        }
+        stream.wait_for(view.after().unwrap()).unwrap();
+        // SAFETY: refused, whatever lies there.
+        let beyond = |addr, len| unsafe { Lease::from_device(addr, len, None, ()) }.unwrap_err().kind();
+        assert_eq!(beyond(addr, 64 * MIB), ErrorKind::Invalid);
+        assert_eq!(beyond(&raw const view as usize, 8), ErrorKind::Invalid);
+    };
+    Fakes::new().run("tensors_of_others_keep_their_owner_and_their_event", body, Report::is_clean);
+}
+
+#[test]
+fn a_thread_keeps_its_context() {
+    let body = || {
+        let gpus = [Gpu::open(0).unwrap(), Gpu::open(1).unwrap()];
+        let outer = gpus[0].enter().unwrap();
+        drop(Arena::device(&gpus[1], MIB).unwrap());
+        // Memory of GPU 0 although another context was current in between.
+        let inner = gpus[0].enter().unwrap();
+        drop(inner);
+        drop(outer);
+        assert!(Arena::device(&gpus[0], MIB).unwrap().lease(MIB).unwrap().gpu() == Some(&gpus[0]));
+    };
+    Fakes::new().devices(2).run("a_thread_keeps_its_context", body, Report::is_clean);
+}
