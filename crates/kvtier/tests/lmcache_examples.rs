@@ -11,6 +11,7 @@ use common::{arena, ctx};
 use kvtier::Compat;
 use kvtier::config::lmcache::{Inputs, LmcacheConfig};
 use kvtier::config::{Adapter, Capacity, S3Spec, TierSpec};
+use kvtier::evict::PolicyKind;
 use kvtier::key::{CacheEngineKey, DType, EngineHash};
 use std::sync::Arc;
 
@@ -157,6 +158,29 @@ fn defect_7_of_lmcaches_an_invalid_value_is_an_error_that_names_it_and_never_non
     assert!(error.contains("blocking_timeout_secs") && error.contains("lmcache.yaml"), "{error}");
     let error = read(&BASIC.replace("chunk_size: 256", "chunk_size: many")).unwrap_err().to_string();
     assert!(error.contains("chunk_size"), "{error}");
+}
+
+#[test]
+fn a_bucket_evicts_by_the_policy_and_the_quotas_that_are_written() {
+    let spec = |more: &str| {
+        let text = format!(
+            r#"{{"type": "s3", "s3_endpoint": "s3://b", "s3_region": "eu-west-1", "max_capacity_gb": 1{more}}}"#
+        );
+        Adapter::list(&[&text], false).unwrap()[0].tiers().map(|mut tiers| match tiers.remove(0) {
+            TierSpec::S3(spec) => spec,
+            other => panic!("{other:?}"),
+        })
+    };
+    assert_eq!(spec("").unwrap().policy, PolicyKind::Default);
+    assert_eq!(spec(r#", "policy": "s3-fifo""#).unwrap().policy, PolicyKind::S3Fifo);
+    let theirs = r#", "eviction": {"eviction_policy": "ARC"}"#;
+    assert_eq!(spec(theirs).unwrap().policy, PolicyKind::Arc);
+    let both = spec(&format!(r#", "policy": "lru"{theirs}"#)).unwrap_err().to_string();
+    assert!(both.contains("policy") && both.contains("eviction_policy"), "{both}");
+    let limited = spec(r#", "policy": "isolated-lru", "quotas": {"team-a": "1GiB", "*": 5}"#).unwrap().quotas;
+    assert_eq!((limited.of["team-a"], limited.others), (1 << 30, Some(5)));
+    assert!(spec(r#", "quotas": {"a": "lots"}"#).unwrap_err().to_string().contains("lots"));
+    assert!(spec(r#", "policy": "best""#).unwrap_err().to_string().contains("best"));
 }
 
 #[test]

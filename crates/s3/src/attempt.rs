@@ -81,7 +81,7 @@ impl Inner {
         let sign_body = self.signs_bodies();
         let signing = Signing { site: &site.endpoint, who: &who, stamp: &stamp, sign_body };
         request.write(&mut way, &signing).map_err(Trouble::last)?;
-        self.counters.requests.one();
+        self.counters.sent(request);
         if way.is_reused() {
             self.counters.reused.one();
         }

@@ -1,5 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::request::Request;
+
 macro_rules! counters {
     ($($name:ident: $doc:literal,)*) => {
         /// What the client did, live.
@@ -29,6 +31,11 @@ macro_rules! counters {
 
 counters! {
     requests: "Requests sent, retries and hedges among them.",
+    requests_put: "Requests that store: PUT, and POST of uploads in parts. Retries among them, as in the next four.",
+    requests_list: "Requests about the bucket: listings, and questions about its settings.",
+    requests_get: "Requests that read.",
+    requests_head: "Requests that only ask.",
+    requests_delete: "Requests that delete: DELETE of one object, POST of a batch.",
     connections: "Connections opened.",
     connections_http11: "Connections that speak HTTP/1.1.",
     connections_http2: "Connections that speak HTTP/2.",
@@ -63,6 +70,20 @@ counters! {
     checksum_failures: "Bodies whose checksum was wrong.",
     checksums_verified: "Bodies whose checksum was right.",
     aborts: "Multipart uploads given up.",
+}
+
+impl Counters {
+    /// A request was sent.
+    pub fn sent(&self, request: &Request<'_>) {
+        self.requests.one();
+        match (request.method, request.key) {
+            ("GET", Some(_)) => self.requests_get.one(),
+            ("HEAD", Some(_)) => self.requests_head.one(),
+            ("PUT" | "POST", Some(_)) => self.requests_put.one(),
+            ("DELETE", _) | ("POST", None) => self.requests_delete.one(),
+            _ => self.requests_list.one(),
+        }
+    }
 }
 
 /// One number.

@@ -73,11 +73,12 @@ fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
         Some(compat) => letter(Compat::new().with(compat.watermark, compat.ratio)).1,
         None => format!("down to {} of the cap, at most {} at once", spec.high_mark, spec.batch_max),
     });
-    vec![
+    let mut facts = vec![
         ("type", "s3".into()),
         ("name", spec.name.clone()),
         ("cap", spec.capacity_bytes.map_or_else(|| "none".into(), format)),
         ("eviction", eviction.unwrap_or_else(|| "none".into())),
+        ("policy", spec.policy.to_string()),
         ("endpoint", at),
         ("provider", provider),
         ("region", region),
@@ -89,5 +90,7 @@ fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
         ("deadline", format!("{} s", spec.deadline.as_secs())),
         ("http2", if spec.http2 { "where the server chooses it" } else { "off" }.into()),
         ("signed by", signs.into()),
-    ]
+    ];
+    facts.extend(limits(&spec.quotas));
+    facts
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtier_core::Key;
-use kvtier_index::{Chunk, Entry, Index, Inserted, TenantId};
+use kvtier_index::{Chunk, Entry, Index, Inserted, Quotas, TenantId};
 use kvtier_key::Digest;
 
 use super::truth::Watch;
@@ -30,6 +30,8 @@ pub struct Books {
     /// Names that do not follow from the digest.
     names: HashMap<Digest, Arc<str>>,
     tenants: HashMap<TenantId, String>,
+    /// How much single tenants may have, and every other, in bytes.
+    limits: (HashMap<TenantId, u64>, Option<u64>),
     /// What changed while a listing runs, whose pages may be older.
     pub watch: Watch,
     /// Whether the whole bucket was listed once.
@@ -74,6 +76,7 @@ impl Books {
             corrupt: HashMap::new(),
             names: HashMap::new(),
             tenants: HashMap::new(),
+            limits: Default::default(),
             watch: Watch::default(),
             listed: false,
             fresh_hit_max,
@@ -90,10 +93,15 @@ impl Books {
             let fresh = seen_ms > 0 && (entry.held || u128::from(age_ms) <= self.fresh_hit_max.as_millis());
             return fresh.then_some(Some(entry.chunk.len));
         }
-        if self.index.is_leaving(digest) {
+        if self.index.is_leaving(digest) || self.is_hidden(digest) {
             return Some(None);
         }
         self.absent.get(digest).filter(|at| at.elapsed() <= self.fresh_miss_max).map(|_| None)
+    }
+
+    /// Whether it lies there and is a miss all the same: what belongs to it is not all there.
+    pub fn is_hidden(&self, digest: &Digest) -> bool {
+        self.index.slot(digest).is_some() && !self.index.is_suspect(digest) && self.index.get(digest).is_none()
     }
 
     /// Enters a chunk that somebody tells of: whether it is there is still to be seen.
@@ -106,12 +114,14 @@ impl Books {
         inserted
     }
 
-    /// The chunk's entry in the index, its tenant included.
+    /// The chunk's entry in the index: its tenant included, and its place in its chain as lookups told it.
     pub fn chunk(&mut self, key: &Key, len: u64) -> Chunk {
-        Chunk::new(*key.digest(), len, len).with_tenant(self.tenant(key.namespace().tenant()))
+        let (tenant, place) = (self.tenant(key.namespace().tenant()), self.index.place_of(key));
+        Chunk::new(*key.digest(), len, len).with_tenant(tenant).with_place(place)
     }
 
-    fn tenant(&mut self, name: &str) -> TenantId {
+    /// The number of a tenant.
+    pub fn tenant(&mut self, name: &str) -> TenantId {
         if name.is_empty() {
             return TenantId(0);
         }
@@ -126,6 +136,20 @@ impl Books {
             id = TenantId(id.0 % (OTHERS.0 - 1) + 1);
         }
         if self.note_tenant(id, name) { id } else { OTHERS }
+    }
+
+    /// Limits what tenants may have.
+    pub fn limit(&mut self, quotas: &Quotas) {
+        let of = quotas.of.iter().map(|(name, bytes)| (self.tenant(name), *bytes));
+        self.limits = (of.collect(), quotas.others);
+        let (of, others) = &self.limits;
+        self.index.set_quota_of_others(*others);
+        of.iter().for_each(|(tenant, bytes)| self.index.set_quota(*tenant, Some(*bytes)));
+    }
+
+    /// How much a tenant may have, in bytes.
+    pub fn limit_of(&self, tenant: TenantId) -> Option<u64> {
+        self.limits.0.get(&tenant).copied().or(self.limits.1)
     }
 
     /// The tenants that were ever met, by their numbers.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Namespace};
+use kvtier_evict::PolicyKind;
+use kvtier_index::Quotas;
 
 use super::truth::TruthConfig;
 use crate::Config;
@@ -91,6 +93,11 @@ pub struct TierConfig {
     /// Eviction as LMCache does it; `None`, the default, for just in time. The marks and batches above mean nothing then; what does not fit
     /// below the cap is shed until the next second.
     pub compat: Option<Compat>,
+    /// Which chunks go first, where there is a cap.
+    pub policy: PolicyKind,
+    /// How much each tenant may have, of objects. They need a cap and the policy `isolated-lru`. A node that does not evict keeps to them by its
+    /// own reckoning.
+    pub quotas: Quotas,
     /// How long a save waits for room before it is shed. Less than a second, so that no writer stands still for longer.
     pub room_wait_max: Duration,
     /// Whose chunks these are. Names of LMCache's layouts do not tell: there a tier has one namespace, and with `None` the first key says which.
@@ -143,6 +150,8 @@ impl TierConfig {
             reject_mark: 1.0,
             batch_max: 0.005,
             compat: None,
+            policy: PolicyKind::Default,
+            quotas: Quotas::new(),
             room_wait_max: Duration::from_millis(500),
             namespace: None,
             prefix: String::new(),
@@ -167,6 +176,18 @@ impl TierConfig {
     /// Sets the cap in bytes; 0 for none.
     pub fn with_capacity(mut self, bytes: u64) -> Self {
         self.capacity_bytes = Some(bytes).filter(|bytes| *bytes > 0);
+        self
+    }
+
+    /// Sets which chunks go first.
+    pub fn with_policy(mut self, policy: PolicyKind) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Sets how much each tenant may have.
+    pub fn with_quotas(mut self, quotas: Quotas) -> Self {
+        self.quotas = quotas;
         self
     }
 
@@ -207,14 +228,20 @@ impl TierConfig {
                     .is_none_or(|compat| [compat.watermark, compat.ratio].iter().all(|n| (0.0..=1.0).contains(n))),
                 "compat has a watermark or ratio that is no share; set both from 0 to 1",
             ),
+            (
+                self.quotas.is_empty() || self.capacity_bytes.is_some(),
+                "quotas are set and capacity_bytes is not; without a cap nobody counts: set one",
+            ),
             (self.part_bytes >= 5 << 20, "part_bytes is less than the 5 MiB that stores demand; raise it"),
             (self.parts_max > 0, "parts_max is 0; let at least one part go"),
             (self.client.requests_max > 0, "requests_max is 0; let at least one request go"),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
-            Some((_, what)) => Err(Error::new(ErrorKind::Invalid, *what)),
-            None => self.truth.check(),
+            Some((_, what)) => return Err(Error::new(ErrorKind::Invalid, *what)),
+            None => self.truth.check()?,
         }
+        let quotas = self.quotas.check(self.policy);
+        quotas.map_err(|e| Error::new(ErrorKind::Invalid, "these quotas cannot be").with_source(e))
     }
 }
 
@@ -239,6 +266,9 @@ mod tests {
         assert!(refused(&|c| c.reject_mark = 0.5).contains("high_mark"));
         assert!(refused(&|c| c.batch_max = f64::NAN).contains("batch_max"));
         assert!(refused(&|c| c.compat = Some(Compat { watermark: 0.8, ratio: 2.0 })).contains("compat"));
+        assert!(refused(&|c| c.quotas = Quotas::new().with("a", 1)).contains("capacity_bytes"));
+        let unowned = |c: &mut TierConfig| (c.capacity_bytes, c.quotas) = (Some(1), Quotas::new().with("a", 1));
+        assert!(refused(&unowned).contains("quotas"), "the default policy knows no owners");
         assert!(refused(&|c| c.part_bytes = 1).contains("part_bytes"));
         assert!(refused(&|c| c.threads = 0).contains("threads"));
         assert!("s3".parse::<Layout>().unwrap_err().to_string().contains("lmcache-mp"));

@@ -52,6 +52,9 @@ fn empty(op: &mut Load) {
 
 async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loaded, Error> {
     let (name, digest) = (shared.name_of(&op.key)?, *op.key.digest());
+    if shared.books().is_hidden(&digest) {
+        return Ok(Loaded::Miss(MissReason::Absent));
+    }
     let look = shared.turns.look(&digest);
     if let Some(loaded) = get(shared, op, (&name, &look), deadline).await? {
         return Ok(loaded);

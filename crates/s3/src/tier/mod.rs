@@ -15,19 +15,20 @@ mod lookup;
 mod room;
 mod save;
 mod shared;
+mod together;
 mod told;
 mod truth;
 mod turns;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvtier_core::{
     Answer, Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo, KeyPage,
     Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage,
     Ticket, Tier, Timekeeper, Usage,
 };
-use kvtier_evict::PolicyKind;
+use kvtier_evict::{Policy, PolicyKind};
 use kvtier_index::{Index, IndexConfig};
 use kvtier_mem::{Arena, ArenaConfig, BackingKind};
 use tokio::runtime::{Builder, Runtime};
@@ -39,6 +40,7 @@ pub use truth::{Evictor, TruthConfig};
 
 use crate::Client;
 use shared::Shared;
+use together::{Place, Together};
 
 /// What a tier still writes to the bucket at its end takes no longer.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
@@ -64,7 +66,7 @@ impl S3Tier {
             .build()
             .map_err(failed("cannot start the S3 tier's threads"))?;
         let clock = Timekeeper::start(&config.name).map_err(failed("cannot start a thread"))?;
-        let index = Index::new(limits(&config), PolicyKind::Lru.build());
+        let index = Index::new(limits(&config), policy(&config));
         let index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
         let mut bounce = ArenaConfig::heap(config.bounce_bytes.max(1));
         // Pages that come as they are touched: most tiers never need them.
@@ -77,6 +79,7 @@ impl S3Tier {
         let mut client = std::mem::replace(&mut config.client, spare);
         client.checksum = save::checksum_for_facts(client.checksum);
         let shared = Arc::new(Shared::new(&config, Client::new(client), (caps, index, gate, bounce?)));
+        shared.books().limit(&config.quotas);
         match config.compat.filter(|_| config.capacity_bytes.is_some()) {
             Some(compat) => runtime.spawn(room::evict_by_the_second(Arc::clone(&shared), compat)),
             None => runtime.spawn(room::evict_ahead(Arc::clone(&shared))),
@@ -164,6 +167,15 @@ fn limits(config: &TierConfig) -> IndexConfig {
         .with_batch_max((config.batch_max / mark).min(1.0))
 }
 
+/// Who goes first. Without a cap that only says who is forgotten, which somebody has to be.
+fn policy(config: &TierConfig) -> Box<dyn Policy> {
+    match config.policy {
+        PolicyKind::Noop if config.capacity_bytes.is_none() => PolicyKind::Lru.build(),
+        policy if config.compat.is_some() => policy.build_compat(),
+        policy => policy.build(),
+    }
+}
+
 fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
     ops.iter().map(|op| op.key().clone()).collect()
 }
@@ -176,6 +188,9 @@ impl Tier for S3Tier {
     fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
         if self.shared.gate.is_closed() {
             return Ticket::now(Err(Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")));
+        }
+        if keys.len() > 1 {
+            self.shared.books().index.learn_order(&keys);
         }
         match lookup::from_memory(&self.shared, &keys, (mode, hold)) {
             Some(answer) => Ticket::now(answer),
@@ -200,7 +215,7 @@ impl Tier for S3Tier {
         self.clock.at(ctx.deadline, &batch.expiry());
         // Together and before the answers: the head of a chain is to stay longer than its tail.
         let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
-        self.shared.touch(&chain);
+        self.shared.used(&chain, &ctx.hint);
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op);
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
@@ -213,10 +228,13 @@ impl Tier for S3Tier {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.clock.at(ctx.deadline, &batch.expiry());
-        for (op, slot) in ops.into_iter().zip(slots) {
+        let (announced, together) = (self.shared.announce(ctx.chain, &ops), Together::new(&self.shared, ctx, &ops));
+        let (places, begun) = (Place::of_each(ops.len()), Instant::now());
+        for (((op, slot), announced), place) in ops.into_iter().zip(slots).zip(announced).zip(places) {
             let refusal = save::refusal(&op, self.bounce_bytes);
             if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
-                self.spawn(save::save(Arc::clone(&self.shared), op, slot));
+                let asked = save::Asked { op, slot, announced, together: Arc::clone(&together), place, begun };
+                self.spawn(save::save(Arc::clone(&self.shared), asked));
             }
         }
         ticket
@@ -297,6 +315,15 @@ impl Observe for S3Tier {
         let mut counters = self.shared.counters.all();
         let gate = self.shared.gate.stats();
         counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
+        let sent = self.shared.client.counts();
+        // Retries are charged like any.
+        counters.extend([
+            ("requests_put", sent.requests_put),
+            ("requests_list", sent.requests_list),
+            ("requests_get", sent.requests_get),
+            ("requests_head", sent.requests_head),
+            ("requests_delete", sent.requests_delete),
+        ]);
         Status::new(!self.shared.gate.is_closed(), reasons, counters)
     }
 }

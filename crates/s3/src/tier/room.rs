@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{Error, ErrorKind, Event, ShedReason};
-use kvtier_index::{Entry, Refusal, Reservation, Reserve};
+use kvtier_index::{Entry, Refusal, Reservation, Reserve, TenantId, TenantUsage, Want};
 use tokio::sync::Notify;
 
 use super::Compat;
@@ -28,6 +28,9 @@ const TICK: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(200);
 /// A tier without a cap remembers no more keys than this; which go, the policy says.
 const KEYS_MAX: usize = 1 << 20;
+
+/// Of a tenant's limit one part in so many is kept free, ahead of its saves.
+const LIMITS_SPARE: u64 = 50;
 
 /// Victims that saves could not wait for, and the bell of the task that deletes.
 #[derive(Debug, Default)]
@@ -93,9 +96,9 @@ impl Drop for Room<'_> {
     }
 }
 
-/// Claims room for `len` bytes. Waits for what has to go, but not for long.
-pub async fn claim(shared: &Shared, len: u64, deadline: Instant) -> Result<Room<'_>, ShedReason> {
-    let until = tokio::time::Instant::from_std(deadline.min(Instant::now() + shared.manner.room_wait_max));
+/// Claims room. Waits for what has to go, but not longer than that.
+pub async fn claim<'a>(shared: &'a Shared, want: &Want, until: Instant) -> Result<Room<'a>, ShedReason> {
+    let until = tokio::time::Instant::from_std(until);
     let mut wanted = None;
     loop {
         let freed = shared.freed.notified();
@@ -104,20 +107,26 @@ pub async fn claim(shared: &Shared, len: u64, deadline: Instant) -> Result<Room<
         let evicts = !shared.compat && shared.truth.may_evict(shared.now_ms());
         let (asked, writing) = {
             let mut books = shared.books();
+            let limit = books.limit_of(want.tenant);
             let index = &mut books.index;
-            let asked = if evicts { index.reserve(shared.now_ms(), len) } else { shared.truth.reserve(index, len) };
+            let asked = match evicts {
+                true => index.reserve_for(shared.now_ms(), want),
+                false => shared.truth.reserve(index, want, limit),
+            };
             (asked, index.usage().reserved > 0)
         };
         match asked {
             Reserve::Granted(claim) => return Ok(Room { shared, claim: Some(claim) }),
             Reserve::Evict(victims) => shared.outbox.put(victims),
             Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
+            Reserve::Full(Refusal::NotWorth) => return Err(ShedReason::NotWorth),
+            Reserve::Full(Refusal::Quota { .. }) => return Err(ShedReason::Quota),
             // What is being written now may go when it is written.
             Reserve::Full(Refusal::Held) if writing => {}
             Reserve::Busy => shared.outbox.ring(),
             _ => return Err(ShedReason::Full),
         }
-        wanted.get_or_insert_with(|| Wanted::new(&shared.outbox.wanted, len));
+        wanted.get_or_insert_with(|| Wanted::new(&shared.outbox.wanted, want.bytes));
         if tokio::time::timeout_at(until, freed).await.is_err() {
             return Err(ShedReason::Full);
         }
@@ -181,6 +190,7 @@ pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
 
 fn gather(shared: &Shared) -> Vec<Entry> {
     let mut victims = shared.outbox.take();
+    victims.extend(above_limits(shared));
     while victims.len() < BATCH_MAX * BATCHES_MAX {
         let wanted = shared.outbox.wanted.load(Ordering::Relaxed);
         let more = shared.books().index.victims(shared.now_ms(), wanted);
@@ -188,6 +198,25 @@ fn gather(shared: &Shared) -> Vec<Entry> {
             break;
         }
         victims.extend(more);
+    }
+    victims
+}
+
+/// What has to go of tenants that fill their limits: other nodes, which delete nothing, wait for room below them too.
+fn above_limits(shared: &Shared) -> Vec<Entry> {
+    let mut books = shared.books();
+    let full = |(tenant, usage): (TenantId, TenantUsage)| {
+        let limit = books.limit_of(tenant)?;
+        (usage.bytes > limit - limit / LIMITS_SPARE).then_some(Want::new(limit / LIMITS_SPARE).with_tenant(tenant))
+    };
+    let full: Vec<Want> = books.index.tenants().filter_map(full).collect();
+    let mut victims = Vec::new();
+    for want in full {
+        match books.index.reserve_for(shared.now_ms(), &want) {
+            Reserve::Evict(some) => victims.extend(some),
+            Reserve::Granted(room) => books.index.cancel(room),
+            _ => {}
+        }
     }
     victims
 }

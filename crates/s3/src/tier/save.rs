@@ -2,7 +2,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Error, ErrorKind, Key, Save, Saved, ShedReason, Slot};
+use kvtier_core::{Error, ErrorKind, Hint, Key, Op, Save, Saved, ShedReason, Slot};
+use kvtier_index::Want;
 use kvtier_key::{BlockSums, Digest, Facts};
 use kvtier_mem::View;
 use tokio::sync::Semaphore;
@@ -14,6 +15,7 @@ use super::load::{Got, Verdict, judge};
 use super::lookup::head;
 use super::room::{Room, claim};
 use super::shared::{Shared, enter};
+use super::together::{Announced, Place, Together};
 use super::told::{meta, told};
 use crate::{Checksum, Client, Conditional, Provider, Put, Stored};
 
@@ -56,14 +58,39 @@ impl Manner {
     }
 }
 
+/// A save that was let in.
+#[derive(Debug)]
+pub struct Asked {
+    pub op: Save,
+    pub slot: Slot<Save, Saved>,
+    /// Where its chunk stands in its chain.
+    pub announced: Announced,
+    /// The batch that it came in.
+    pub together: Arc<Together>,
+    /// And where in it.
+    pub place: Place,
+    /// When that was.
+    pub begun: Instant,
+}
+
 /// A save: room first, then the key for itself, then one PUT.
-pub async fn save(shared: Arc<Shared>, op: Save, slot: Slot<Save, Saved>) {
+pub async fn save(shared: Arc<Shared>, asked: Asked) {
+    let Asked { op, slot, mut announced, together, mut place, begun } = asked;
     let result = match slot.is_over() {
         Some(over) => Err(Error::new(over, "ended before it began").with_op("save")),
         None => {
             let deadline = tokio::time::Instant::from_std(slot.deadline());
             let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
-            tokio::time::timeout_at(deadline, put(&shared, &op, &slot)).await.unwrap_or_else(|_| late())
+            let until = slot.deadline().min(begun + shared.manner.room_wait_max);
+            let work = async {
+                let room = match room(&shared, &op, (&announced, together.are_many()), (&mut place, until)).await? {
+                    Ok(room) => room,
+                    Err(without) => return Ok(without),
+                };
+                place.asked();
+                put(&shared, (&op, &slot), (room, &mut announced), together.are_many()).await
+            };
+            tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late())
         }
     };
     match &result {
@@ -75,6 +102,9 @@ pub async fn save(shared: Arc<Shared>, op: Save, slot: Slot<Save, Saved>) {
     // One whose outcome is unknown may have come to pass: it is looked for, so that what lies there is counted.
     let unsettled = result.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::Timeout | ErrorKind::Io));
     let key = unsettled.then(|| op.key.clone()).filter(|key| shared.known(key.digest()).is_none());
+    // The index is told of the batch before its last answer is heard, and of what is missing before the next asks for room.
+    drop((announced, together));
+    drop(place);
     slot.finish(op, result);
     if let Some(key) = key
         && let Ok(_one) = shared.manner.settles.try_acquire()
@@ -83,21 +113,37 @@ pub async fn save(shared: Arc<Shared>, op: Save, slot: Slot<Save, Saved>) {
     }
 }
 
-async fn put(shared: &Shared, op: &Save, slot: &Slot<Save, Saved>) -> Result<Saved, Error> {
-    let (digest, len) = (op.key.digest(), op.from.iter().map(|v| v.len() as u64).sum::<u64>());
-    let name = shared.names.of(&op.key)?;
+/// Room for a save; or how it ends without.
+async fn room<'a>(
+    shared: &'a Shared,
+    op: &Save,
+    (announced, of_many): (&Announced, bool),
+    (place, until): (&mut Place, Instant),
+) -> Result<Result<Room<'a>, Saved>, Error> {
+    let (digest, len) = (op.key.digest(), op.bytes());
     if let Some(refusal) = shared.geometry.refusal(&op.key, len) {
         return Err(refusal);
     }
-    if is_present(shared, digest, len) {
-        return Ok(Saved::Present);
+    if is_present(shared, digest, len, of_many) {
+        return Ok(Err(Saved::Present));
     }
-    let room = match claim(shared, len, slot.deadline()).await {
-        Ok(room) => room,
-        Err(reason) => return Ok(Saved::Shed(reason)),
-    };
+    let tenant = shared.books().tenant(op.key.namespace().tenant());
+    let want = Want::new(len).with_place(announced.place()).with_tenant(tenant);
+    place.turn().await;
+    let claimed = claim(shared, &want, until).await;
+    Ok(claimed.map_err(Saved::Shed))
+}
+
+async fn put(
+    shared: &Shared,
+    (op, slot): (&Save, &Slot<Save, Saved>),
+    (room, announced): (Room<'_>, &mut Announced),
+    of_many: bool,
+) -> Result<Saved, Error> {
+    let (digest, len) = (op.key.digest(), op.bytes());
+    let name = shared.names.of(&op.key)?;
     let _alone = shared.turns.change(digest).await;
-    if is_present(shared, digest, len) {
+    if is_present(shared, digest, len, of_many) {
         return Ok(Saved::Present);
     }
     let Some(body) = whole(shared, &op.from, len).await else { return Ok(Saved::Shed(ShedReason::Throttled)) };
@@ -110,21 +156,22 @@ async fn put(shared: &Shared, op: &Save, slot: &Slot<Save, Saved>) -> Result<Sav
     let stored = store(shared, (&op.key, &name), &body, (slot.deadline(), sums(shared, &op.from))).await;
     let stored = stored.map_err(|e| shared.error("save", Some(&op.key), e))?;
     std::mem::forget(doubt);
-    entered(shared, (&op.key, &name), (len, room), stored)
+    entered(shared, (&op.key, &name), (len, room, announced), stored)
 }
 
 fn entered(
     shared: &Shared,
     (key, name): (&Key, &str),
-    (len, room): (u64, Room<'_>),
+    (len, room, announced): (u64, Room<'_>, &mut Announced),
     stored: Stored,
 ) -> Result<Saved, Error> {
     shared.geometry.learn(key, len);
     if let Some(room) = room.spend()
-        && !enter(shared, key, name, (len, room))
+        && !enter(shared, (key, name), len, (room, announced.place()))
     {
         return Ok(Saved::Shed(ShedReason::Full));
     }
+    announced.is_there();
     shared.outbox.ring();
     if stored == Stored::Present {
         return Ok(Saved::Present);
@@ -133,10 +180,13 @@ fn entered(
     Ok(Saved::Stored)
 }
 
-fn is_present(shared: &Shared, digest: &Digest, len: u64) -> bool {
+/// Whether the chunk is there, which counts as a use: of one in a batch when that is over, but noted for the next start now.
+fn is_present(shared: &Shared, digest: &Digest, len: u64, of_many: bool) -> bool {
     let present = shared.known(digest) == Some(Some(len));
-    if present {
-        shared.touch(&[*digest]);
+    match (present, of_many) {
+        (true, true) => shared.truth.touched(&[*digest]),
+        (true, false) => shared.used(&[*digest], &Hint::default()),
+        (false, _) => {}
     }
     present
 }

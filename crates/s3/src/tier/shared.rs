@@ -2,7 +2,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listener};
-use kvtier_index::{Index, Inserted};
+use kvtier_index::{ChainPlace, Index, Inserted, Reservation};
 use kvtier_key::Digest;
 use kvtier_mem::Arena;
 use tokio::sync::Notify;
@@ -115,12 +115,6 @@ impl Shared {
         regular.into_iter().chain(self.names.old(key)).filter(|other| other != name).collect()
     }
 
-    /// Notes that a request used these chunks, in the order of its chain.
-    pub fn touch(&self, chain: &[Digest]) {
-        self.books().index.touch_batch(chain);
-        self.truth.touched(chain);
-    }
-
     /// Enters what was found in the bucket, unless the key changed since `look`. `false` when it is a miss all the same: the very object
     /// that failed its checks before.
     pub fn found(&self, sight: Sight<'_>, look: &Look<'_>) -> bool {
@@ -131,6 +125,10 @@ impl Shared {
         }
         if !look.is_current() || books.index.is_leaving(digest) {
             return true;
+        }
+        // Of a set that is not whole.
+        if books.is_hidden(digest) {
+            return false;
         }
         books.acquit(digest);
         let new = books.index.get(digest).is_none_or(|entry| entry.chunk.len != sight.len);
@@ -247,9 +245,9 @@ impl Shared {
 }
 
 /// Enters what was just written into the room that was claimed for it; `false` when the index cannot take it.
-pub fn enter(shared: &Shared, key: &Key, name: &str, (len, room): (u64, kvtier_index::Reservation)) -> bool {
+pub fn enter(shared: &Shared, (key, name): (&Key, &str), len: u64, (room, place): (Reservation, ChainPlace)) -> bool {
     let mut books = shared.books();
-    let chunk = books.chunk(key, len);
+    let chunk = books.chunk(key, len).with_place(place);
     let inserted = books.index.commit(room, chunk);
     books.acquit(key.digest());
     shared.note(&mut books, key, name);

@@ -5,6 +5,7 @@ mod raw_block;
 mod tier;
 
 use kvtier_core::{Error, ErrorKind};
+use kvtier_evict::PolicyKind;
 
 pub use fields::Field;
 pub(crate) use fields::Fields;
@@ -138,6 +139,16 @@ impl Adapter {
         let share = if eviction.is_on("compat") { 1.0 } else { eviction.number("trigger_watermark").clamp(0.0, 1.0) };
         let bytes = (capacity_bytes as f64 * share) as u64;
         (evicts && bytes > 0).then_some(bytes)
+    }
+
+    /// The policy that the `eviction` object names; ours has one for who names none.
+    pub(crate) fn policy(&self) -> Option<PolicyKind> {
+        match self.eviction.as_ref()?.text("eviction_policy") {
+            Some("LRU") => Some(PolicyKind::Lru),
+            Some("ARC") => Some(PolicyKind::Arc),
+            Some("IsolatedLRU") => Some(PolicyKind::IsolatedLru),
+            _ => None,
+        }
     }
 
     #[cfg(feature = "s3")]

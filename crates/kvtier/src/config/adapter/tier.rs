@@ -55,7 +55,6 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
 
 #[cfg(feature = "file")]
 fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
-    use kvtier_evict::PolicyKind;
     use kvtier_file::Layout;
     use kvtier_index::Compat;
 
@@ -69,12 +68,7 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
     let mut spec = FileSpec::new(path, capacity.map_or(Capacity::Share(1.0), Capacity::Bytes));
     let own = adapter.rules != Rules::Native && adapter.kind != "raw_block";
     spec.layout = own.then_some(Layout::LmcacheMp);
-    spec.policy = adapter.eviction.as_ref().and_then(|eviction| match eviction.text("eviction_policy") {
-        Some("LRU") => Some(PolicyKind::Lru),
-        Some("ARC") => Some(PolicyKind::Arc),
-        Some("IsolatedLRU") => Some(PolicyKind::IsolatedLru),
-        _ => None,
-    });
+    spec.policy = adapter.policy();
     spec.compat = adapter.eviction.as_ref().filter(|eviction| eviction.is_on("compat")).map(|eviction| {
         let share = |name| eviction.number(name).clamp(0.0, 1.0);
         Compat::new().with(share("trigger_watermark"), share("eviction_ratio"))

@@ -57,7 +57,7 @@ pub(super) const KEYS: &[Key] = &[
     every("serde", Object, "null", Refused, "LMCache's encodings of chunks have no codec here yet"),
     every("eviction", Object, "null", Used, "when and in which order chunks go; its fields are below"),
 
-    at(EVICTION, ("eviction_policy", Word), "", Used, "`LRU`, `ARC`, `IsolatedLRU` or `noop`, in exactly this spelling; under `noop` there is no cap; in a bucket the least recently used go first under all others"),
+    at(EVICTION, ("eviction_policy", Word), "", Used, "`LRU`, `ARC`, `IsolatedLRU` or `noop`, in exactly this spelling; under `noop` there is no cap"),
     at(EVICTION, ("trigger_watermark", Float), "0.8", Used, "the share of the capacity that is the cap"),
     at(EVICTION, ("eviction_ratio", Float), "0.2", Used, "the largest share of the chunks that go at once; fewer go where fewer suffice"),
     at(EVICTION, ("compat", Bool), "false", Used, "ours: watermark and ratio mean what they mean to LMCache: once a second, at the watermark, that share of all chunks goes; the capacity is the cap"),
@@ -84,6 +84,8 @@ pub(super) const KEYS: &[Key] = &[
     at(S3, ("layout", Word), "null", Used, "ours: `kvtier`, `lmcache-mp` or `lmcache`; `lmcache-mp` in an `--l2-adapter`, `kvtier` in the native form"),
     at(S3, ("verify", Word), "lenient", Used, "ours: chunks of a foreign layout that nothing proves: `lenient` loads them at exactly the length wanted and counts them, `strict` refuses them"),
     at(S3, ("evictor", Word), "lease", Used, "ours: which of the nodes on one bucket deletes what has to go: `lease`, one that they agree on, `single`, this one, or `never`, others; a store that does not honour `If-None-Match` needs one that is `single`"),
+    at(S3, ("policy", Word), "default", Used, "ours: which chunks go first, where there is a cap: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows; `eviction_policy` says the same in LMCache's words, and only one of them may be there"),
+    at(S3, ("quotas", Object), "null", Used, "ours: how much each tenant (cache salt) may have, as sizes by tenant, `*` for every other; above it the tenant's own chunks go; needs a cap and the policy `isolated-lru`, by which the tenant with the most gives when room is short"),
     at(S3, ("checksum", Word), "null", Used, "ours: what the store checks: `none`, `crc32c`, `crc64nvme` or `sha256`; the default is what the provider takes"),
     at(S3, ("deadline_secs", Positive), "30", Used, "ours: how long an operation may take, retries included"),
     at(S3, ("name", Name), "s3", Used, "ours: the tier's name in errors and reports"),

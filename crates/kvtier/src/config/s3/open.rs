@@ -67,7 +67,7 @@ impl S3Spec {
         (config.name, config.capacity_bytes, config.verify) = (self.name.clone(), self.capacity_bytes, self.verify);
         config.truth.evictor = self.evictor;
         (config.high_mark, config.batch_max, config.compat) = (self.high_mark, self.batch_max, self.compat);
-        config
+        config.with_policy(self.policy).with_quotas(self.quotas.clone())
     }
 
     pub(in crate::config) fn open(&self) -> Result<S3Tier, Error> {

@@ -2,10 +2,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind};
+use kvtier_evict::PolicyKind;
+use kvtier_index::Quotas;
 use kvtier_s3::tier::{Compat, Evictor, Layout, Verify};
 use kvtier_s3::{Checksum, Credentials, Provider, Style};
 
 use crate::config::adapter::{Adapter, Fields, Rules};
+use crate::config::rules::size;
+use crate::config::value::Value;
 
 /// Eviction goes down to this share of the cap, where nothing else is said.
 const HIGH_MARK: f64 = 0.98;
@@ -48,6 +52,10 @@ pub struct S3Spec {
     pub batch_max: f64,
     /// Eviction as LMCache does it, in place of the two above.
     pub compat: Option<Compat>,
+    /// Which chunks go first, where there is a cap.
+    pub policy: PolicyKind,
+    /// How much each tenant (cache salt) may have; needs a cap and the policy `isolated-lru`.
+    pub quotas: Quotas,
     /// What stands before every name.
     pub prefix: String,
     /// What the objects are called.
@@ -80,6 +88,8 @@ impl S3Spec {
             high_mark: HIGH_MARK,
             batch_max: BATCH_MAX,
             compat: None,
+            policy: PolicyKind::Default,
+            quotas: Quotas::new(),
             prefix: String::new(),
             layout: Layout::Kvtier,
             verify: Verify::Lenient,
@@ -120,6 +130,8 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
         spec.compat = eviction.is_on("compat").then_some(compat);
         spec.capacity_bytes = spec.capacity_bytes.filter(|_| eviction.text("eviction_policy") != Some("noop"));
     }
+    spec.policy = policy(adapter)?;
+    spec.quotas = quotas(fields.value("quotas"), place)?;
     spec.prefix = text("prefix").or_else(|| text("s3_file_prefix")).unwrap_or_default();
     let own = if adapter.rules() == Rules::Native { Layout::Kvtier } else { Layout::LmcacheMp };
     spec.layout = word(adapter, "layout", |name| name.parse().ok())?.unwrap_or(own);
@@ -127,6 +139,27 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     spec.evictor = word(adapter, "evictor", Evictor::named)?.unwrap_or_default();
     spec.name = text("name").unwrap_or(spec.name);
     Ok(spec)
+}
+
+/// In our words, or in LMCache's.
+fn policy(adapter: &Adapter) -> Result<PolicyKind, Error> {
+    let (fields, place) = adapter.parts();
+    if fields.given("policy").is_some() && adapter.eviction_fields().is_some() {
+        let what = format!("{place}: policy and eviction.eviction_policy say the same; keep one");
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    let named = word(adapter, "policy", |name| name.parse().ok())?;
+    Ok(adapter.policy().or(named).unwrap_or_default())
+}
+
+/// A mapping of tenants to sizes; `*` is every other.
+fn quotas(value: &Value, place: &str) -> Result<Quotas, Error> {
+    let mut quotas = Quotas::new();
+    for (tenant, _) in value.as_map().unwrap_or_default() {
+        let Some(bytes) = size(value, tenant, &format!("{place}: quotas"))? else { continue };
+        quotas = if tenant == "*" { quotas.with_others(bytes) } else { quotas.with(tenant, bytes) };
+    }
+    Ok(quotas)
 }
 
 fn express(said: Option<Provider>, place: &str) -> Result<Provider, Error> {

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvtier_index::journal::Record;
-use kvtier_index::{Chunk, Index, Refusal, Reserve};
+use kvtier_index::{Chunk, Index, Refusal, Reserve, Want};
 use kvtier_key::Digest;
 use tokio::runtime::Runtime;
 
@@ -102,14 +102,21 @@ impl Truth {
         }
     }
 
-    /// Room for a save of a node that does not evict. While another does, this one's reckoning may pass the cap a little.
-    pub fn reserve(&self, index: &mut Index, bytes: u64) -> Reserve {
+    /// Room for a save of a node that does not evict, of a tenant that may have so much. While another node does, this one's reckoning may
+    /// pass cap and limit a little.
+    pub fn reserve(&self, index: &mut Index, want: &Want, limit: Option<u64>) -> Reserve {
         let (usage, led) = (index.usage(), self.holder().is_some() || self.config.evictor == Evictor::Never);
-        let bytes_max = if led { (usage.capacity as f64 * OVER) as u64 } else { usage.capacity };
-        match usage.used.saturating_add(usage.reserved).saturating_add(bytes) <= bytes_max {
-            true => Reserve::Granted(index.reserve_anyway(bytes)),
-            false if bytes > usage.capacity => Reserve::Full(Refusal::TooLarge { bytes, bytes_max: usage.capacity }),
-            false => Reserve::Busy,
+        let may_be = |bytes: u64| if led { (bytes as f64 * OVER) as u64 } else { bytes };
+        let all = usage.used.saturating_add(usage.reserved).saturating_add(want.bytes);
+        let own = index.tenant_usage(want.tenant).bytes.saturating_add(want.bytes);
+        if want.bytes > usage.capacity {
+            return Reserve::Full(Refusal::TooLarge { bytes: want.bytes, bytes_max: usage.capacity });
+        }
+        match limit {
+            Some(limit) if want.bytes > limit => Reserve::Full(Refusal::Quota { bytes_max: limit }),
+            Some(limit) if own > may_be(limit) => Reserve::Busy,
+            _ if all > may_be(usage.capacity) => Reserve::Busy,
+            _ => Reserve::Granted(index.reserve_anyway(want.bytes)),
         }
     }
 

@@ -129,10 +129,12 @@ impl Round {
     }
 }
 
-/// Makes some slots the most recent, the last of them most of all.
+/// Makes some slots the most recent, the last of them most of all: as if they came now, which is no use of them.
 pub fn make_recent(index: &mut Index, slots: &[u32]) {
-    let digests: Vec<Digest> = index.chunks_at(slots).map(|chunk| chunk.digest).collect();
-    digests.iter().for_each(|digest| index.touch_batch(&[*digest]));
+    let chunks: Vec<Chunk> = index.chunks_at(slots).collect();
+    for chunk in chunks {
+        let _ = index.insert(chunk);
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::bytes;
 use super::manifest::{self, Manifest};
-use super::round::SOME;
+use super::round::{SOME, make_recent};
 use crate::Put;
 use crate::tier::counters::add;
 use crate::tier::shared::Shared;
@@ -127,7 +127,8 @@ fn enter_part(shared: &Shared, bytes: &[u8]) -> bool {
         for chunk in some.iter().rev() {
             // What is known already was learned since, and what has no name yet comes with the listing: the order alone is taken over.
             if books.index.is_known(&chunk.digest) || books.watch.has(&chunk.digest) || !shared.names.is_own() {
-                books.index.touch_batch(&[chunk.digest]);
+                let known = books.index.slot(&chunk.digest);
+                make_recent(&mut books.index, known.as_slice());
             } else if matches!(books.hear_of(**chunk), kvtier_index::Inserted::New(_)) {
                 restored += 1;
             }
