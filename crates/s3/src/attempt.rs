@@ -109,7 +109,20 @@ impl Inner {
         Ok(way)
     }
 
+    /// Sends a request and reads the head of its answer; whether that came early. Where the endpoint was away and is back, what still
+    /// hangs is given up.
     async fn exchange(&self, way: &mut Way, request: &Request<'_>, room: &mut [u8]) -> Result<(Head, bool), Trouble> {
+        tokio::select! {
+            biased;
+            answer = self.talk(way, request, room) => answer,
+            () = self.recovered.notified() => {
+                let what = "the request hung while the endpoint was away";
+                Err(Trouble { error: Error::new(ErrorKind::Io, what), again: Again::Stale, sick: false })
+            }
+        }
+    }
+
+    async fn talk(&self, way: &mut Way, request: &Request<'_>, room: &mut [u8]) -> Result<(Head, bool), Trouble> {
         let stall = self.config.stall_max;
         let early = match way.send(request.body, stall).await {
             Ok(sent) => sent == Sent::Early,
@@ -121,15 +134,7 @@ impl Inner {
         if early {
             self.counters.early_answers.one();
         }
-        let head = tokio::select! {
-            biased;
-            head = way.head(request.method == "HEAD", stall, room) => head,
-            () = self.recovered.notified() => {
-                let what = "the request hung while the endpoint was away";
-                return Err(Trouble { error: Error::new(ErrorKind::Io, what), again: Again::Stale, sick: false });
-            }
-        };
-        match head {
+        match way.head(request.method == "HEAD", stall, room).await {
             Ok(head) => Ok((head, early)),
             Err(error) => Err(lost(way, error)),
         }

@@ -68,7 +68,8 @@ pub struct Config {
     #[cfg(feature = "tls-direct")]
     pub tls_direct: bool,
     /// The most requests in flight, and so the most connections. Of these deletes and listings have a quarter each at most. What asks for a
-    /// session of S3 Express, or looks whether an endpoint is back, comes on top: one request each.
+    /// session of S3 Express, or looks whether an endpoint is back, comes on top: one request each. So does one of each kind (loads, uploads,
+    /// deletes, listings) where none of it has begun or ended for a second: those in flight may hang until [`Config::stall_max`].
     pub requests_max: usize,
     /// How long an operation may take, all of it: waiting for its turn, retries, the last byte.
     pub deadline: Duration,

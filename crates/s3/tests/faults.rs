@@ -438,3 +438,74 @@ async fn requests_that_hang_do_not_hold_up_those_after_the_recovery() {
     tokio::join!(hanging, healing);
     assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
 }
+
+#[tokio::test]
+async fn uploads_that_nobody_takes_are_given_up_when_others_are_taken() {
+    let scene = Scene::with(LEN, |config| {
+        config.requests_max = 6;
+        config.stall_max = Duration::from_secs(30);
+        config.deadline = Duration::from_secs(30);
+    });
+    scene.server.script(Rule::next(Fault::Clog).times(1000));
+    let (view, put) = (scene.memory.view(&pattern(16 * MIB)), Put::default());
+    let clogged = async {
+        let upload = async |key| scene.client.put(key, &view, &put).await.unwrap();
+        tokio::join!(upload("a"), upload("b"), upload("c"));
+    };
+    let healing = async {
+        let (hasty, small) = (scene.client.within(Duration::from_millis(100)), scene.memory.view(b"x"));
+        for _ in 0..12 {
+            hasty.put("small", &small, &put).await.unwrap_err();
+        }
+        assert!(scene.client.counts().breaker_opened == 1);
+        scene.server.heal();
+        let healed = Instant::now();
+        while hasty.put("small", &small, &put).await.is_err() {
+            assert!(healed.elapsed() < Duration::from_secs(2), "{:?}", scene.client.counts());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let start = Instant::now();
+    tokio::join!(clogged, healing);
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    drop(view);
+    // The server does not see that a connection ended whose bytes it never reads.
+    assert!(scene.memory.is_whole());
+}
+
+#[tokio::test]
+async fn uploads_that_hang_leave_a_way_for_others() {
+    let scene = Scene::with(LEN, |config| {
+        config.stall_max = Duration::from_secs(30);
+        config.deadline = Duration::from_secs(30);
+    });
+    // They are taken, and never answered.
+    scene.server.script(Rule::next(Fault::Stall(Duration::from_secs(50))).method("PUT").containing("hung").times(100));
+    let view = scene.memory.view(&scene.bytes);
+    let (put, names) = (Put::default(), (0..15).map(|n| format!("hung-{n}")).collect::<Vec<_>>());
+    let hanging = async {
+        let mut all: Vec<_> = names.iter().map(|name| Box::pin(scene.client.put(name, &view, &put))).collect();
+        std::future::poll_fn(|cx| {
+            all.retain_mut(|one| one.as_mut().poll(cx).is_pending());
+            if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+    };
+    let others = async {
+        // As many as may; each of them is sent within that time.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let began = Instant::now();
+        for n in 0..20 {
+            scene.client.put(&format!("new-{n}"), &view, &put).await.unwrap();
+        }
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        scene.get().await.unwrap();
+    };
+    tokio::select! {
+        () = hanging => panic!("nothing ended them"),
+        () = others => {}
+    }
+    drop(view);
+    // The server still sleeps.
+    assert!(scene.memory.is_whole());
+}

@@ -1,5 +1,6 @@
 //! How many requests are in flight: grows by one a round of successes, is cut when the store asks to slow down.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,10 @@ const CUT_TO_EIGHTHS: usize = 6;
 /// First bytes slower than this many times the usual, and than [`SLOW_MIN`], count as overload.
 const SLOW_TIMES: u32 = 8;
 const SLOW_MIN: Duration = Duration::from_millis(500);
+
+/// Where no request of a class has begun or ended for this long, those in flight hang: one more goes, so that the others need not wait
+/// until it is known that they never end.
+const HUNG_AFTER: Duration = Duration::from_secs(1);
 
 /// Deletes and listings have one of so many places at most, so that those which hang or are throttled leave the rest to others.
 const MINOR_SHARE: usize = 4;
@@ -51,8 +56,29 @@ impl Gates {
         if class == Class::Session {
             return self.bypass(class);
         }
+        if let Some(permit) = self.try_acquire(class) {
+            return permit;
+        }
+        let limit = self.of(class);
+        let mut place = pin!(self.place(class));
+        loop {
+            tokio::select! {
+                biased;
+                permit = place.as_mut() => return permit,
+                spare = Arc::clone(&limit.spare).acquire_owned(), if limit.is_hung() => {
+                    let mut permit = self.bypass(class);
+                    permit.spare = spare.ok();
+                    return permit;
+                }
+                () = tokio::time::sleep(HUNG_AFTER) => {}
+            }
+        }
+    }
+
+    async fn place(&self, class: Class) -> Permit {
         let mut permit = self.of(class).acquire().await;
         permit.all = Arc::clone(&self.all).acquire_owned().await.ok();
+        permit.limit.moved();
         permit
     }
 
@@ -60,12 +86,13 @@ impl Gates {
     pub fn try_acquire(&self, class: Class) -> Option<Permit> {
         let mut permit = self.of(class).try_acquire()?;
         permit.all = Some(Arc::clone(&self.all).try_acquire_owned().ok()?);
+        permit.limit.moved();
         Some(permit)
     }
 
     /// Leave beyond the limits, for the one request that looks whether the endpoint is back.
     pub fn bypass(&self, class: Class) -> Permit {
-        Permit { limit: Arc::clone(self.of(class)), permit: None, all: None }
+        Permit { limit: Arc::clone(self.of(class)), permit: None, all: None, spare: None }
     }
 }
 
@@ -73,6 +100,8 @@ impl Gates {
 #[derive(Debug)]
 pub struct Limit {
     gate: Arc<Semaphore>,
+    /// One place on top, for when all others hang.
+    spare: Arc<Semaphore>,
     max: usize,
     state: Mutex<State>,
 }
@@ -84,6 +113,8 @@ struct State {
     debt: usize,
     successes: usize,
     last_cut: Option<Instant>,
+    /// When a request last took a place or left one.
+    moved: Instant,
     usual: Duration,
 }
 
@@ -94,26 +125,30 @@ pub struct Permit {
     permit: Option<OwnedSemaphorePermit>,
     /// Its place among all classes.
     all: Option<OwnedSemaphorePermit>,
+    /// The place on top, where it has that.
+    spare: Option<OwnedSemaphorePermit>,
 }
 
 impl Limit {
     /// At most `max` (at least one) at any time.
     pub fn new(max: usize) -> Arc<Self> {
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
-        let state = State { limit: max, debt: 0, successes: 0, last_cut: None, usual: Duration::ZERO };
-        Arc::new(Limit { gate: Arc::new(Semaphore::new(max)), max, state: Mutex::new(state) })
+        let (moved, usual) = (Instant::now(), Duration::ZERO);
+        let state = State { limit: max, debt: 0, successes: 0, last_cut: None, moved, usual };
+        let [gate, spare] = [max, 1].map(|places| Arc::new(Semaphore::new(places)));
+        Arc::new(Limit { gate, spare, max, state: Mutex::new(state) })
     }
 
     /// Waits for its turn.
     pub async fn acquire(self: &Arc<Self>) -> Permit {
         let permit = Arc::clone(&self.gate).acquire_owned().await.ok();
-        Permit { limit: Arc::clone(self), permit, all: None }
+        Permit { limit: Arc::clone(self), permit, all: None, spare: None }
     }
 
     /// A permit, if one is free.
     pub fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
         let permit = Arc::clone(&self.gate).try_acquire_owned().ok()?;
-        Some(Permit { limit: Arc::clone(self), permit: Some(permit), all: None })
+        Some(Permit { limit: Arc::clone(self), permit: Some(permit), all: None, spare: None })
     }
 
     /// How many may be in flight now.
@@ -153,6 +188,14 @@ impl Limit {
         counters.limit_cuts.one();
     }
 
+    fn moved(&self) {
+        self.state().moved = Instant::now();
+    }
+
+    fn is_hung(&self) -> bool {
+        self.state().moved.elapsed() >= HUNG_AFTER
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -162,6 +205,9 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let Some(permit) = self.permit.take() else { return };
         let mut state = self.limit.state();
+        if self.all.is_some() {
+            state.moved = Instant::now();
+        }
         if state.debt > 0 {
             state.debt -= 1;
             permit.forget();
@@ -219,6 +265,24 @@ mod tests {
         gates.acquire(Class::Session).await;
         drop((writes, loads));
         assert_eq!(free(Class::Read).len(), 16, "no place is lost");
+    }
+
+    #[tokio::test]
+    async fn where_all_hang_one_more_goes_and_no_second() {
+        let gates = Gates::new(16);
+        let hung: Vec<_> = std::iter::from_fn(|| gates.try_acquire(Class::Write)).collect();
+        let began = Instant::now();
+        let soon = async |class| tokio::time::timeout(HUNG_AFTER * 2, gates.acquire(class)).await;
+        let spare = soon(Class::Write).await.unwrap();
+        assert!(began.elapsed() >= HUNG_AFTER, "before that nobody knows that they hang");
+        assert!(soon(Class::Write).await.is_err(), "there is only one");
+        drop(spare);
+        let began = Instant::now();
+        let (one, two) = tokio::join!(async { drop(soon(Class::Write).await) }, soon(Class::Write));
+        let ((), two) = (one, two.unwrap());
+        assert!(began.elapsed() < HUNG_AFTER, "one after the other, and at once");
+        drop((two, hung));
+        assert_eq!(std::iter::from_fn(|| gates.try_acquire(Class::Write)).count(), 15, "no place is lost");
     }
 
     #[test]
