@@ -1,7 +1,7 @@
 //! Running other programs: echoed, with a time limit, from the root of the workspace.
 
 use std::io::{BufRead, BufReader, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -19,13 +19,15 @@ pub fn root() -> &'static Path {
 pub struct Cmd {
     words: Vec<String>,
     envs: Vec<(String, String)>,
+    dir: Option<PathBuf>,
     limit_s: u64,
 }
 
 impl Cmd {
     /// A command of words without blanks in them.
     pub fn new(line: &str) -> Cmd {
-        Cmd { words: line.split_whitespace().map(String::from).collect(), envs: Vec::new(), limit_s: LIMIT_S }
+        let words = line.split_whitespace().map(String::from).collect();
+        Cmd { words, envs: Vec::new(), dir: None, limit_s: LIMIT_S }
     }
 
     pub fn arg(mut self, arg: impl Into<String>) -> Cmd {
@@ -40,6 +42,12 @@ impl Cmd {
 
     pub fn env(mut self, name: &str, value: impl Into<String>) -> Cmd {
         self.envs.push((name.into(), value.into()));
+        self
+    }
+
+    /// Runs in this folder instead of the root of the workspace.
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Cmd {
+        self.dir = Some(dir.into());
         self
     }
 
@@ -104,6 +112,7 @@ impl Cmd {
         }
         command.arg("--kill-after=10").arg(self.limit_s.to_string()).args(&self.words);
         command.envs(self.envs.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
+        self.dir.iter().for_each(|dir| _ = command.current_dir(dir));
         command
     }
 

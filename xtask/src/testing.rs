@@ -1,8 +1,13 @@
 //! Running `cargo test` and knowing how many tests ran.
 
 use std::ops::AddAssign;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::thread;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::sh::Cmd;
 
@@ -45,6 +50,68 @@ pub fn run(cmd: &Cmd) -> Result<Count> {
     Ok(count)
 }
 
+/// A test program and the folder of its crate, where it runs.
+#[derive(Debug, PartialEq, Eq)]
+struct Program {
+    path: PathBuf,
+    dir: PathBuf,
+}
+
+/// Builds what a `cargo test` command (without `--` and what follows) builds, and runs its programs with `args`, as many at once as there are
+/// cores: many tests wait most of their time. Shows the output of each when it is done. All of them run, whatever fails.
+pub fn run_at_once(cmd: &Cmd, args: &[&str], env: &[(&str, &str)]) -> Result<Count> {
+    let built = cmd.clone().args(["--no-run", "--message-format=json-render-diagnostics"]);
+    println!("$ {built}");
+    let programs = programs(&built.read()?)?;
+    let (queue, (done, results)) = (Mutex::new(programs.iter()), channel());
+    let (mut count, mut failed) = (Count::default(), Vec::new());
+    thread::scope(|scope| -> Result<()> {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            let (queue, done) = (&queue, done.clone());
+            scope.spawn(move || {
+                while let Some(program) = { queue.lock().expect("nobody panics with it").next() } {
+                    _ = done.send((program, program.run(args, env)));
+                }
+            });
+        }
+        drop(done);
+        for (program, result) in results {
+            let (passed, text) = result?;
+            println!("     Running {}\n{text}", program.path.display());
+            text.lines().filter_map(Count::from_line).for_each(|more| count += more);
+            if !passed {
+                failed.push(program.path.display().to_string());
+            }
+        }
+        Ok(())
+    })?;
+    match failed.as_slice() {
+        [] => Ok(count),
+        failed => bail!("{} test programs failed: {}", failed.len(), failed.join(", ")),
+    }
+}
+
+impl Program {
+    fn run(&self, args: &[&str], env: &[(&str, &str)]) -> Result<(bool, String)> {
+        let cmd = Cmd::new("").arg(self.path.display().to_string()).args(args.iter().copied()).dir(&self.dir);
+        let cmd = cmd.env("CARGO_MANIFEST_DIR", self.dir.display().to_string());
+        env.iter().fold(cmd, |cmd, (name, value)| cmd.env(name, *value)).try_read()
+    }
+}
+
+/// The test programs among the messages of a build.
+fn programs(messages: &str) -> Result<Vec<Program>> {
+    let mut programs = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value = serde_json::from_str(line).context("cargo's messages are JSON")?;
+        let (Some(path), true) = (message["executable"].as_str(), message["profile"]["test"] == true) else { continue };
+        let manifest = message["manifest_path"].as_str().map(Path::new).and_then(Path::parent);
+        let dir = manifest.context("a program without a manifest")?.into();
+        programs.push(Program { path: path.into(), dir });
+    }
+    Ok(programs)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +123,43 @@ mod tests {
         let line = "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
         assert_eq!(Count::from_line(line), Some(Count { passed: 1, failed: 2, ignored: 0 }));
         assert_eq!(Count::from_line("test tests::closing ... ok"), None);
+    }
+
+    #[test]
+    fn test_programs_are_told_from_others() {
+        let message = |executable: Value, test: bool| {
+            let profile = serde_json::json!({"test": test});
+            serde_json::json!({"executable": executable, "profile": profile, "manifest_path": "/w/crates/x/Cargo.toml"})
+        };
+        let messages =
+            [message("/w/target/x-1".into(), true), message(Value::Null, true), message("/w/x".into(), false)];
+        let text = messages.map(|message| message.to_string()).join("\n");
+        let program = Program { path: "/w/target/x-1".into(), dir: "/w/crates/x".into() };
+        assert_eq!(programs(&text).unwrap(), [program]);
+    }
+
+    #[test]
+    fn all_programs_run_and_are_counted_and_who_failed_is_named() {
+        let dir = std::env::temp_dir().join(format!("kvtier-xtask-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let script = |name: &str, text: &str| {
+            let path = dir.join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            serde_json::json!({"executable": path, "profile": {"test": true}, "manifest_path": dir.join("Cargo.toml")})
+        };
+        let ok = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; test \"$1 $SEEDS\" = 'only 7'";
+        let all = |more: &[Value]| {
+            let messages: Vec<String> =
+                [script("a", ok), script("b", ok)].iter().chain(more).map(Value::to_string).collect();
+            std::fs::write(dir.join("messages"), messages.join("\n")).unwrap();
+            // `cat` takes the place of cargo, and `--` that of its options.
+            let cmd = Cmd::new("sh -c").arg(format!("cat {}/messages", dir.display()));
+            run_at_once(&cmd, &["only"], &[("SEEDS", "7")])
+        };
+        assert_eq!(all(&[]).unwrap(), Count { passed: 4, failed: 0, ignored: 0 });
+        let error = all(&[script("c", "exit 3")]).unwrap_err().to_string();
+        assert!(error.starts_with("1 test programs failed") && error.contains("/c"), "{error}");
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

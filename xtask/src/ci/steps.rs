@@ -67,10 +67,15 @@ pub fn clippy_all(_: &mut Run) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// What builds all tests but those in the documentation, always in the same way, so that it is built once.
+fn workspace_tests() -> Cmd {
+    Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --lib --bins --tests")
+}
+
 /// Unit tests, integration tests and doctests.
 pub fn test(run: &mut Run) -> Result<Outcome> {
-    let count =
-        testing::run(&Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --no-fail-fast"))?;
+    let mut count = testing::run_at_once(&workspace_tests(), &[], &[])?;
+    count += testing::run(&Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --doc"))?;
     if count.passed == 0 {
         bail!("no test ran");
     }
@@ -106,9 +111,7 @@ pub fn examples(run: &mut Run) -> Result<Outcome> {
 
 /// The tests whose name contains `fault_seeds`, over many more seeds than in a plain `cargo test`.
 pub fn fault_seeds(run: &mut Run) -> Result<Outcome> {
-    let cmd =
-        Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --lib --bins --tests fault_seeds");
-    let count = testing::run(&cmd.env("KVTIER_SEEDS", FAULT_SEEDS))?;
+    let count = testing::run_at_once(&workspace_tests(), &["fault_seeds"], &[("KVTIER_SEEDS", FAULT_SEEDS)])?;
     Ok(if count.passed == 0 { Outcome::Skipped("none yet".into()) } else { tested(run, count) })
 }
 
