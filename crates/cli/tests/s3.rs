@@ -204,7 +204,8 @@ fn doctor_names_what_a_poor_store_lacks_and_what_to_do() {
         ("clock", "the store's is 7200 s ahead", "set this machine's clock"),
     ] {
         let (found, advised) = found(&out, what);
-        assert_eq!(found, is);
+        // Between its answer and our look a second may begin.
+        assert_eq!(found.replace("7199", "7200"), is);
         assert!(advised.as_deref().is_some_and(|text| text.contains(advice)), "{what}: {advised:?}");
     }
 }
