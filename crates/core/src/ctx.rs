@@ -1,6 +1,11 @@
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtier_key::Digest;
+
+use crate::{Op, Save};
+
+const A_CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// What every operation carries: until when, how urgent, and what the caller knows.
 #[derive(Clone, Debug)]
@@ -17,17 +22,22 @@ pub struct Ctx {
     /// For a save: its chunks (keys, values and sidecars of the same tokens, say) are there together or not at all. Kept by tiers that know
     /// sets, as long as they are open; each answer is still of one chunk.
     pub together: bool,
+    /// All that is there [together](Ctx::together), where the batch is only a part of it: a retry, or what one tier of several gets.
+    /// `None`: the batch is all.
+    pub whole: Option<Arc<[Digest]>>,
 }
 
 impl Ctx {
-    /// A demand op that must answer within `timeout`.
+    /// A demand op that must answer within `timeout`; one beyond all time stands for a century.
     pub fn within(timeout: Duration) -> Self {
+        let now = Instant::now();
         Ctx {
-            deadline: Instant::now() + timeout,
+            deadline: now.checked_add(timeout).unwrap_or(now + A_CENTURY),
             class: Class::Demand,
             hint: Hint::default(),
             chain: None,
             together: false,
+            whole: None,
         }
     }
 
@@ -47,6 +57,29 @@ impl Ctx {
     pub fn with_together(mut self) -> Self {
         self.together = true;
         self
+    }
+
+    /// The same for a save of a part of these chunks, which are there together or not at all.
+    pub fn with_part_of(mut self, whole: Arc<[Digest]>) -> Self {
+        (self.together, self.whole) = (true, Some(whole));
+        self
+    }
+
+    /// The keys that are there together once these saves have ended, in no order that means anything; `None` where each is on its own.
+    pub fn set_of(&self, ops: &[Save]) -> Option<Arc<[Digest]>> {
+        let all = || ops.iter().map(|op| *op.key().digest()).collect();
+        self.together.then(|| self.whole.clone().unwrap_or_else(all))
+    }
+
+    /// What is said of a part of a batch: those of its `keys` that are at `places`. Where they do not follow each other, their chain is
+    /// unknown; what is there together stays the whole batch.
+    pub fn for_part(&self, keys: &[Digest], places: &[usize]) -> Self {
+        let mut part = self.clone();
+        part.chain = self.chain.and_then(|chain| chain.part(keys, places));
+        if self.together && self.whole.is_none() {
+            part.whole = Some(keys.into());
+        }
+        part
     }
 
     /// The same at a place in a prefix chain.
@@ -93,6 +126,16 @@ pub struct Chain {
     pub depth: u32,
 }
 
+impl Chain {
+    /// Where those of a batch's keys stand that are at `places`; `None` if they do not follow each other.
+    pub fn part(self, keys: &[Digest], places: &[usize]) -> Option<Chain> {
+        let first = *places.first()?;
+        let one_after_another = places.iter().enumerate().all(|(n, at)| *at == first + n);
+        let parent = if first == 0 { self.parent } else { Some(*keys.get(first - 1)?) };
+        one_after_another.then(|| Chain { parent, depth: self.depth.saturating_add(first as u32) })
+    }
+}
+
 /// What a lookup is to answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
@@ -109,4 +152,25 @@ pub enum Hold {
     None,
     /// Until released, at most this long.
     For(Duration),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_batch_has_its_own_place_in_the_chain_and_stays_part_of_the_whole() {
+        let keys = [1, 2, 3, 4].map(|n| Digest([n; 32]));
+        let chain = Chain { parent: Some(Digest([0; 32])), depth: 7 };
+        assert_eq!(chain.part(&keys, &[0, 1, 2, 3]), Some(chain));
+        assert_eq!(chain.part(&keys, &[2, 3]), Some(Chain { parent: Some(keys[1]), depth: 9 }));
+        assert_eq!(chain.part(&keys, &[0, 2]), None);
+        let ctx = Ctx::within(Duration::from_secs(1)).with_chain(chain).with_together();
+        let part = ctx.for_part(&keys, &[2, 3]);
+        assert_eq!((part.chain, part.whole.as_deref()), (chain.part(&keys, &[2, 3]), Some(&keys[..])));
+        let part = part.for_part(&keys[2..], &[0]);
+        assert_eq!((part.chain, part.whole.as_deref()), (chain.part(&keys, &[2]), Some(&keys[..])));
+        assert!(Ctx::within(Duration::MAX).deadline > Instant::now());
+        assert_eq!(Ctx::within(Duration::ZERO).for_part(&keys, &[0]).whole, None);
+    }
 }

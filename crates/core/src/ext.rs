@@ -1,9 +1,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvtier_key::Key;
+use kvtier_key::{Digest, Key};
 
-use crate::{Ctx, Done, Error, ErrorKind, Hold, Load, Loaded, LookedUp, Mode, Removed, Save, Saved, ShedReason, Tier};
+use crate::{
+    Ctx, Done, Error, ErrorKind, Hold, Load, Loaded, LookedUp, Mode, Op, Removed, Save, Saved, ShedReason, Tier,
+};
 
 /// What callers of any tier want beside the bare verbs.
 pub trait TierExt: Tier {
@@ -29,10 +31,12 @@ pub trait TierExt: Tier {
     fn load_waiting(&self, ctx: &Ctx, ops: Vec<Load>) -> impl Future<Output = Vec<Done<Load, Loaded>>> + Send {
         async move {
             let throttled = |d: &Done<Load, Loaded>| matches!(d.result, Ok(Loaded::Throttled));
+            let keys = digests_of(&ops);
             let mut all: Vec<_> = self.load(ctx, ops).await;
             while self.may_retry(ctx, all.iter().any(throttled)).await {
                 let (at, ops) = take_if(&mut all, throttled);
-                put_back(&mut all, at, self.load(ctx, ops).await);
+                let answers = self.load(&ctx.for_part(&keys, &at), ops).await;
+                put_back(&mut all, at, answers);
             }
             all
         }
@@ -42,10 +46,12 @@ pub trait TierExt: Tier {
     fn save_waiting(&self, ctx: &Ctx, ops: Vec<Save>) -> impl Future<Output = Vec<Done<Save, Saved>>> + Send {
         async move {
             let throttled = |d: &Done<Save, Saved>| matches!(d.result, Ok(Saved::Shed(ShedReason::Throttled)));
+            let keys = digests_of(&ops);
             let mut all: Vec<_> = self.save(ctx, ops).await;
             while self.may_retry(ctx, all.iter().any(throttled)).await {
                 let (at, ops) = take_if(&mut all, throttled);
-                put_back(&mut all, at, self.save(ctx, ops).await);
+                let answers = self.save(&ctx.for_part(&keys, &at), ops).await;
+                put_back(&mut all, at, answers);
             }
             all
         }
@@ -94,8 +100,12 @@ fn is_throttled<T>(answer: &Result<T, Error>) -> bool {
     matches!(answer, Err(e) if e.kind() == ErrorKind::Throttled)
 }
 
+fn digests_of<O: Op>(ops: &[O]) -> Vec<Digest> {
+    ops.iter().map(|op| *op.key().digest()).collect()
+}
+
 /// Takes out the ops whose answers are `picked`, with their places.
-fn take_if<O: crate::Op, T>(all: &mut [Done<O, T>], picked: impl Fn(&Done<O, T>) -> bool) -> (Vec<usize>, Vec<O>) {
+fn take_if<O: Op, T>(all: &mut [Done<O, T>], picked: impl Fn(&Done<O, T>) -> bool) -> (Vec<usize>, Vec<O>) {
     let take = |(i, done): (usize, &mut Done<O, T>)| {
         picked(done).then(|| {
             let bare = O::bare(done.op.key().clone());

@@ -123,6 +123,8 @@ pub enum ShedReason {
     NotWorth,
     /// It is larger than all that its tenant may have.
     Quota,
+    /// It is to be there together with others or not at all, and the tier keeps as many such chunks as it can.
+    Sets,
 }
 
 /// What a lookup says of one key.

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use kvtier_key::Key;
+use kvtier_key::{Digest, Key};
 use kvtier_mem::View;
 
 use crate::{
@@ -57,11 +57,36 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
     fn close(&self) -> Ticket<Result<(), Error>>;
 }
 
+/// A chunk that a tier gave up.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Spilled {
+    /// Its key.
+    pub key: Key,
+    /// Its bytes, whole.
+    pub bytes: View,
+    /// All that is there together with it or not at all, itself included; `None` for a chunk on its own.
+    pub set: Option<Arc<[Digest]>>,
+}
+
+impl Spilled {
+    /// A chunk on its own.
+    pub fn new(key: Key, bytes: View) -> Self {
+        Spilled { key, bytes, set: None }
+    }
+
+    /// The same as a part of a set.
+    pub fn with_set(mut self, set: Option<Arc<[Digest]>>) -> Self {
+        self.set = set;
+        self
+    }
+}
+
 /// Takes what a tier gives up.
 pub trait Spill: fmt::Debug + Send + Sync {
     /// Evicted chunks with their bytes. Called without locks held, on the thread that made room: be quick, and keep no more than there is
     /// memory for.
-    fn take(&self, victims: Vec<(Key, View)>);
+    fn take(&self, victims: Vec<Spilled>);
 }
 
 const _: Option<&dyn Tier> = None;

@@ -9,6 +9,7 @@ use kvtier_core::{
 use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
 
+use crate::counters::add;
 use crate::geometry::{Geometry, agree_on_namespace};
 use crate::hands::Hands;
 use crate::history::{self, Journal, Reader};
@@ -305,7 +306,13 @@ impl<M: Mover> Tier for Disk<M> {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.hands.clock.at(ctx.deadline, &batch.expiry());
-        let (announced, together) = (self.shared.announce(ctx.chain, &ops), Together::new(&self.shared, ctx, &ops));
+        let Ok(together) = Together::new(&self.shared, ctx, &ops) else {
+            add(&self.shared.counters.shed, ops.len() as u64);
+            let full = |(op, slot): (Save, Slot<_, _>)| slot.finish(op, Ok(Saved::Shed(ShedReason::Sets)));
+            ops.into_iter().zip(slots).for_each(full);
+            return ticket;
+        };
+        let announced = self.shared.announce(ctx.chain, &ops);
         for ((op, slot), announced) in ops.into_iter().zip(slots).zip(announced) {
             let refusal = save::refusal(&op.key, &op.from, &self.shared.mover, self.shared.bounce_bytes);
             let refusal = refusal.or_else(|| self.refusal(&op.key, "save"));

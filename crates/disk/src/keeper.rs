@@ -191,9 +191,11 @@ impl<M: Mover> Chores<M> {
     }
 
     fn evict_as_lmcache_does(&self) {
-        if self.shared.may_evict() {
+        while self.shared.may_evict() {
             let victims = self.shared.index().compat_victims(self.shared.now_ms());
-            self.shared.evict(victims);
+            if victims.is_empty() || self.shared.evict(victims) == 0 {
+                return;
+            }
         }
     }
 

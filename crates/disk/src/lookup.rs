@@ -34,7 +34,8 @@ pub fn lookup<M: Mover>(
     }
     let hold = match hold {
         Hold::For(ttl) if !hits.is_empty() => {
-            let until = shared.now_ms().saturating_add(ttl.as_millis() as u64);
+            let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+            let until = shared.now_ms().saturating_add(ttl_ms);
             let mut index = shared.index();
             index.expire_holds(shared.now_ms());
             // What went between looking and holding is a miss after all.

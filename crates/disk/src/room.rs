@@ -85,7 +85,7 @@ impl<M: Mover> Room<M> {
         }
         let shared = Arc::clone(&self.shared);
         loop {
-            if !shared.may_evict() && !shared.fits(self.bytes) {
+            if !shared.may_evict() && !shared.fits(&self.want) {
                 // Nobody knows yet what evicting would free, or it is not allowed.
                 return if Instant::now() < self.patience { Ok(Claim::Later) } else { Err(ShedReason::Full) };
             }
@@ -239,9 +239,11 @@ impl<M: Mover> Shared<M> {
     }
 
     /// Whether `bytes` more stay under the cap, as far as the index knows.
-    fn fits(&self, bytes: u64) -> bool {
-        let usage = self.index().usage();
-        usage.used.saturating_add(usage.reserved).saturating_add(bytes) <= usage.capacity
+    fn fits(&self, want: &Want) -> bool {
+        let index = self.index();
+        let usage = index.usage();
+        let is_below_cap = usage.used.saturating_add(usage.reserved).saturating_add(want.bytes) <= usage.capacity;
+        is_below_cap && !index.is_above_quota(want)
     }
 
     /// Learns of all files in the directory, whoever wrote them. `false` if that was done a moment ago.
@@ -266,7 +268,7 @@ impl<M: Mover> Shared<M> {
         for some in strangers.chunks(ENTERED_AT_ONCE) {
             let mut index = self.index();
             for (digest, len) in some.iter().copied() {
-                match index.get(&digest) {
+                match index.known(&digest) {
                     _ if index.is_leaving(&digest) || index.is_suspect(&digest) => {}
                     None => drop(index.insert(Chunk::new(digest, len, name::file_len(len)))),
                     Some(known) if known.chunk.len != len => twins.push((digest, len)),
@@ -282,7 +284,7 @@ impl<M: Mover> Shared<M> {
     /// A chunk that we know lies there with a length `other` too: the newer stays.
     fn part(&self, digest: &Digest, other: u64) {
         let _one = self.name(digest);
-        let Some(Entry { mut chunk, .. }) = self.index().get(digest) else { return };
+        let Some(Entry { mut chunk, .. }) = self.index().known(digest) else { return };
         if chunk.len == other {
             return;
         }

@@ -313,6 +313,11 @@ impl<M: Mover> Saving<M> {
         }
         drop(transfer);
         shared.for_memory.call();
+        // Whoever was told that it took too long may have removed the key since: it must not appear after that.
+        if let Some(over) = self.op.as_ref().and_then(|(_, slot)| slot.is_over()) {
+            return self
+                .end(Err(Error::new(over, "ended before it was published").with_op("save").with_key(*key.digest())));
+        }
         if let Err(end) = self.name_it(&key) {
             return self.end(end);
         }
@@ -363,7 +368,6 @@ impl<M: Mover> Saving<M> {
         let Some(reservation) = room.spend() else { return Ok(()) };
         let chunk = shared.chunk(key, len).with_place(self.announced.place());
         let inserted = shared.index().commit(reservation, chunk);
-        self.announced.is_there();
         // What nobody counts must not lie there: a chunk the index cannot take, or one of this key with another length.
         let superfluous = match inserted {
             Inserted::Refused(_) => Some(len),

@@ -194,6 +194,10 @@ impl<M: Mover> Shared<M> {
         lengths.sort_unstable();
         lengths.dedup();
         let _one = self.name(key.digest());
+        // What waits for the others of its set is there, and a miss.
+        if self.is_hidden(key.digest()) {
+            return None;
+        }
         let len =
             lengths.into_iter().find(|len| self.home.find(key.digest(), *len).is_ok_and(|found| found.is_some()))?;
         let mut index = self.index();
@@ -201,10 +205,17 @@ impl<M: Mover> Shared<M> {
             return None;
         }
         let _ = index.insert(self.chunk(key, len));
+        let hidden = index.is_hidden(key.digest());
         drop(index);
         self.learn_length(len);
         self.tell(&[Event::Stored { key: *key.digest(), len }]);
-        Some(len)
+        (!hidden).then_some(len)
+    }
+
+    /// Whether a chunk that the index knows is a miss because another of its set is not there.
+    fn is_hidden(&self, digest: &Digest) -> bool {
+        let index = self.index();
+        index.is_known(digest) && index.is_hidden(digest)
     }
 
     /// A file that the index knows could not be opened: forgets it, unless it is there again.

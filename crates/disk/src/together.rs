@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvtier_core::{Chain, Ctx, Save};
 use kvtier_evict::Hint;
 use kvtier_index::journal::Record;
-use kvtier_index::{ChainPlace, Tag};
+use kvtier_index::{ChainPlace, SetId, SetsFull, Tag};
 use kvtier_key::Digest;
 
 use crate::mover::Mover;
@@ -18,14 +18,15 @@ pub struct Together<M: Mover> {
     shared: Arc<Shared<M>>,
     chain: Vec<Digest>,
     hint: kvtier_core::Hint,
-    is_set: bool,
+    set: Option<SetId>,
 }
 
 impl<M: Mover> Together<M> {
-    pub fn new(shared: &Arc<Shared<M>>, ctx: &Ctx, ops: &[Save]) -> Arc<Self> {
+    /// Errors when its chunks are there together or not at all, and there are too many such already.
+    pub fn new(shared: &Arc<Shared<M>>, ctx: &Ctx, ops: &[Save]) -> Result<Arc<Self>, SetsFull> {
         let chain: Vec<Digest> = ops.iter().map(|op| *op.key.digest()).collect();
-        let is_set = ctx.together && shared.index().declare_set(&chain);
-        Arc::new(Together { shared: Arc::clone(shared), chain, hint: ctx.hint, is_set })
+        let set = ctx.set_of(ops).map_or(Ok(None), |whole| shared.index().declare_set(&whole))?;
+        Ok(Arc::new(Together { shared: Arc::clone(shared), chain, hint: ctx.hint, set }))
     }
 
     /// Whether what is said of one chunk is said of it when the batch is over.
@@ -36,13 +37,12 @@ impl<M: Mover> Together<M> {
 
 impl<M: Mover> Drop for Together<M> {
     fn drop(&mut self) {
+        let mut index = self.shared.index();
+        self.set.into_iter().for_each(|set| index.end_set(set));
         if self.are_many() {
-            let mut index = self.shared.index();
-            if self.is_set {
-                index.end_set(&self.chain);
-            }
             index.touch_batch(&self.chain);
         }
+        drop(index);
         self.shared.hint(&self.chain, &self.hint);
     }
 }
@@ -53,7 +53,7 @@ pub struct Announced<M: Mover> {
     shared: Arc<Shared<M>>,
     key: Digest,
     place: ChainPlace,
-    over: bool,
+    is_noted: bool,
 }
 
 impl<M: Mover> Announced<M> {
@@ -61,16 +61,11 @@ impl<M: Mover> Announced<M> {
     pub fn place(&self) -> ChainPlace {
         self.place
     }
-
-    /// The index has it.
-    pub fn is_there(&mut self) {
-        self.over = true;
-    }
 }
 
 impl<M: Mover> Drop for Announced<M> {
     fn drop(&mut self) {
-        if !self.over {
+        if self.is_noted {
             self.shared.index().settle(Tag::of(&self.key));
         }
     }
@@ -89,8 +84,8 @@ impl<M: Mover> Shared<M> {
                 None => index.place_of(&op.key),
             };
             (before, depth) = (Some(*op.key.digest()), depth.saturating_add(1));
-            index.expect(tag, place);
-            Announced { shared: Arc::clone(self), key, place, over: false }
+            let is_noted = index.expect(tag, place);
+            Announced { shared: Arc::clone(self), key, place, is_noted }
         };
         ops.iter().map(&mut announce).collect()
     }

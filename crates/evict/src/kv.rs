@@ -20,6 +20,8 @@ const LISTS: usize = crate::returns::CLASSES * class::WEIGHTS;
 const STRIPE: usize = 1 << 15;
 /// So many chunks are one victim that is taken without a new look at which class is worth the least.
 const CHEAP_SHARE: usize = 1 << 16;
+/// No way up to the head of a chain is followed further than this; who would be attached beyond is not.
+const WAY_UP_MAX: usize = 1 << 14;
 
 /// The default policy for chunks of KV cache. It learns from the returns that it sees, of which class of chunk how many
 /// return after how long, and gives up the leaf of the prefix tree that is worth the least: expected returns for each
@@ -104,13 +106,38 @@ impl KvPolicy {
         self.nodes.push_coldest(&mut self.lists[at], slot);
     }
 
-    /// Makes a slot a child of `parent`, if that is tracked.
+    /// Makes a slot a child of `parent`, if that is tracked and not below it itself.
     fn attach(&mut self, slot: u32, parent: u32) {
-        if parent != slot && self.nodes.is_tracked(parent) {
+        if self.nodes.is_tracked(parent) && !self.leads_to(parent, slot) {
             self.nodes[parent].add_kid();
             let generation = self.nodes[parent].generation();
             self.nodes[slot].set_parent(parent, generation);
         }
+    }
+
+    /// Whether `ancestor` is among those before `slot`, or `slot` itself. Callers that name parents in a ring would keep it from ever
+    /// having a leaf. What has no children is nobody's ancestor, so the way up is looked at only for what has.
+    fn leads_to(&self, slot: u32, ancestor: u32) -> bool {
+        if slot == ancestor || self.nodes[ancestor].kids() == 0 {
+            return slot == ancestor;
+        }
+        let mut at = slot;
+        for _ in 0..WAY_UP_MAX {
+            let Some(parent) = self.parent_of(at) else { return false };
+            if parent == ancestor {
+                return true;
+            }
+            at = parent;
+        }
+        true
+    }
+
+    /// The parent of a slot, if that is still the one it was.
+    fn parent_of(&self, slot: u32) -> Option<u32> {
+        let node = self.nodes[slot];
+        let is_there = node.parent != NIL && self.nodes.is_tracked(node.parent);
+        let is_same = is_there && self.nodes[node.parent].generation() == node.parent_generation();
+        is_same.then_some(node.parent)
     }
 
     /// Makes a slot nobody's child. A parent without children is back where it was when it was parked.
@@ -428,5 +455,76 @@ impl KvPolicy {
         let generation = self.nodes.of_any(entry.slot).map_or(0, Node::generation);
         self.nodes.track(entry.slot, Node::fresh(self.now, hits, weight, generation));
         self.nodes[entry.slot].set_class(class_of(hits, gap));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Every slot's way up ends, and every parent knows how many children it has.
+    fn check(policy: &KvPolicy) -> Result<(), TestCaseError> {
+        let slots: Vec<u32> = (0..16).filter(|slot| policy.nodes.is_tracked(*slot)).collect();
+        for slot in &slots {
+            let way = core::iter::successors(Some(*slot), |slot| policy.parent_of(*slot));
+            prop_assert!(way.take(17).count() <= 16, "a ring through {slot}");
+            let kids = slots.iter().filter(|kid| policy.parent_of(**kid) == Some(*slot)).count();
+            prop_assert_eq!(usize::from(policy.nodes[*slot].kids()), kids);
+        }
+        Ok(())
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Insert(u32, Option<u32>),
+        Touch(Vec<u32>),
+        Remove(u32),
+        Leave(u32),
+        Evict,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let slot = 0..8u32;
+        prop_oneof![
+            4 => (slot.clone(), prop::option::of(slot.clone())).prop_map(|(slot, parent)| Op::Insert(slot, parent)),
+            3 => prop::collection::vec(slot.clone(), 1..6).prop_map(Op::Touch),
+            1 => slot.clone().prop_map(Op::Remove),
+            1 => slot.prop_map(Op::Leave),
+            1 => Just(Op::Evict),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2048))]
+
+        #[test]
+        fn whatever_chains_callers_name_there_is_no_ring(ops in prop::collection::vec(op(), 1..60)) {
+            let mut policy = KvPolicy::new();
+            for op in ops {
+                match op {
+                    Op::Insert(slot, parent) => policy.insert(Entry::new(slot, 1).with_chain(parent, 0)),
+                    Op::Touch(chain) => policy.touch_chain(&chain),
+                    Op::Remove(slot) => policy.remove(slot),
+                    Op::Leave(slot) => policy.leave(slot),
+                    Op::Evict => if let Some(victim) = policy.victim() {
+                        policy.leave(victim);
+                        policy.evict(victim, 1);
+                    }
+                }
+                check(&policy)?;
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_whose_parents_are_a_ring_go_in_their_turn() {
+        let mut policy = KvPolicy::new();
+        policy.insert(Entry::new(0, 1));
+        policy.insert(Entry::new(1, 1).with_chain(Some(0), 1));
+        policy.insert(Entry::new(0, 1).with_chain(Some(1), 2));
+        policy.insert(Entry::new(2, 1));
+        assert_eq!(policy.victim(), Some(1));
     }
 }

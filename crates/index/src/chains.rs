@@ -41,8 +41,8 @@ pub(crate) struct Chains {
     /// Two generations: the young one becomes the old one when it is full, and the old one is forgotten.
     young: HashMap<Tag, ChainPlace>,
     old: HashMap<Tag, ChainPlace>,
-    /// Chunks that are being written, and the chunk before each.
-    coming: HashMap<Tag, Option<Tag>>,
+    /// Chunks that are being written: the chunk before each, and by how many saves.
+    coming: HashMap<Tag, (Option<Tag>, u32)>,
 }
 
 impl Chains {
@@ -70,7 +70,7 @@ impl Index {
             if let Some(slot) = self.find(key.digest()) {
                 self.slab[slot].learn_parent(parent, at as u32);
             } else {
-                let depth = self.chains.of(parent).map_or(at as u32, |place| place.depth + 1);
+                let depth = self.chains.of(parent).map_or(at as u32, |place| place.depth.saturating_add(1));
                 self.chains.note(tag, ChainPlace::inferred(parent, depth));
             }
         }
@@ -81,16 +81,26 @@ impl Index {
         self.chains.of(Tag::of(key.digest())).unwrap_or_default()
     }
 
-    /// A chunk is about to be saved at this place: what comes after it is no orphan. Until it is committed, or [settled](Index::settle).
-    pub fn expect(&mut self, tag: Tag, place: ChainPlace) {
-        if self.chains.coming.len() < COMING_MAX {
-            self.chains.coming.insert(tag, place.parent);
+    /// A chunk is about to be saved at this place: what comes after it is no orphan, until all saves of it have [settled](Index::settle).
+    /// `false`, and nothing is noted, when too many chunks are on their way.
+    #[must_use = "what is not noted is not settled"]
+    pub fn expect(&mut self, tag: Tag, place: ChainPlace) -> bool {
+        let has_room = self.chains.coming.len() < COMING_MAX || self.chains.coming.contains_key(&tag);
+        if has_room {
+            let (before, saves) = self.chains.coming.entry(tag).or_insert((None, 0));
+            (*before, *saves) = (place.parent, *saves + 1);
         }
+        has_room
     }
 
-    /// The save of a chunk has ended, however it did.
+    /// The save of a chunk that was [expected](Index::expect) has ended, however it did.
     pub fn settle(&mut self, tag: Tag) {
-        self.chains.coming.remove(&tag);
+        if let Some((_, saves)) = self.chains.coming.get_mut(&tag) {
+            *saves -= 1;
+            if *saves == 0 {
+                self.chains.coming.remove(&tag);
+            }
+        }
     }
 
     /// The nearest chunk before a place that is there; `Err` if one in between is neither there nor on its way.
@@ -102,7 +112,7 @@ impl Index {
             if let Some(slot) = self.find_tag(tag) {
                 return Ok(Some(slot));
             }
-            next = *self.chains.coming.get(&tag).ok_or(Orphan)?;
+            next = self.chains.coming.get(&tag).ok_or(Orphan)?.0;
         }
         Ok(None)
     }

@@ -1,6 +1,6 @@
 //! Eviction to the letter as LMCache does it.
 
-use crate::{Entry, Index, InvalidConfig};
+use crate::{Entry, Index, InvalidConfig, VICTIMS_MAX};
 
 /// How often LMCache looks, in milliseconds.
 const LOOK_EVERY_MS: u64 = 1000;
@@ -48,35 +48,46 @@ impl Default for Compat {
 pub(crate) struct Looks {
     compat: Option<Compat>,
     looked_ms: Option<u64>,
+    /// How many chunks are yet to go since then.
+    due: usize,
 }
 
 impl Index {
     /// Evicts as LMCache does from now on, or no longer. Somebody has to ask for [`compat_victims`](Self::compat_victims).
     pub fn set_compat(&mut self, compat: Option<Compat>) {
-        self.compat = Looks { compat, looked_ms: None };
+        self.compat = Looks { compat, looked_ms: None, due: 0 };
     }
 
-    /// What goes now by LMCache's rules: nothing without them, and if it was asked less than a second ago. Treat them as those of
-    /// [`victims`](Self::victims).
+    /// What goes now by LMCache's rules, at most [`VICTIMS_MAX`] at a time: ask until there are none. Nothing without these rules, and no
+    /// more than one share in a second. Treat them as those of [`victims`](Self::victims).
     pub fn compat_victims(&mut self, now_ms: u64) -> Vec<Entry> {
         let Some(compat) = self.compat.compat else { return Vec::new() };
-        if self.compat.looked_ms.is_some_and(|looked| now_ms < looked.saturating_add(LOOK_EVERY_MS)) {
-            return Vec::new();
+        if self.compat.due == 0 {
+            self.compat.due = self.compat_share(compat, now_ms);
         }
-        self.compat.looked_ms = Some(now_ms);
-        let usage = self.usage();
-        if (usage.used as f64) < compat.watermark * usage.capacity as f64 {
-            return Vec::new();
-        }
-        self.expire_holds(now_ms);
-        self.policy.at(now_ms);
-        let (all, ratio) = (self.policy.len(), compat.ratio.clamp(0.0, 1.0));
-        let wanted = if ratio > 0.0 { ((all as f64 * ratio) as usize).max(all.min(1)) } else { 0 };
+        let wanted = self.compat.due.min(VICTIMS_MAX);
         let mut victims = Vec::with_capacity(wanted);
         while victims.len() < wanted {
             let Some(slot) = self.policy.victim() else { break };
             victims.push(self.start_leaving(slot));
         }
+        self.compat.due = if victims.len() < wanted { 0 } else { self.compat.due - wanted };
         victims
+    }
+
+    /// How many chunks are to go, once a second.
+    fn compat_share(&mut self, compat: Compat, now_ms: u64) -> usize {
+        if self.compat.looked_ms.is_some_and(|looked| now_ms < looked.saturating_add(LOOK_EVERY_MS)) {
+            return 0;
+        }
+        self.compat.looked_ms = Some(now_ms);
+        let usage = self.usage();
+        if (usage.used as f64) < compat.watermark * usage.capacity as f64 {
+            return 0;
+        }
+        self.expire_holds(now_ms);
+        self.policy.at(now_ms);
+        let (all, ratio) = (self.policy.len(), compat.ratio.clamp(0.0, 1.0));
+        if ratio > 0.0 { ((all as f64 * ratio) as usize).max(all.min(1)) } else { 0 }
     }
 }

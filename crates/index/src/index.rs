@@ -159,7 +159,6 @@ impl Index {
     pub fn commit(&mut self, reservation: Reservation, chunk: Chunk) -> Inserted {
         self.cancel(reservation);
         self.suspects.remove(&chunk.digest);
-        self.settle(Tag::of(&chunk.digest));
         self.insert(chunk)
     }
 
@@ -168,7 +167,12 @@ impl Index {
     pub fn get(&self, digest: &Digest) -> Option<Entry> {
         let slot = self.find(digest)?;
         let line = &self.slab[slot];
-        (line.state == State::Present && !self.is_suspect(digest) && !self.sets.hides(digest)).then(|| line.entry(slot))
+        (line.state == State::Present && !self.is_suspect(digest) && !self.is_hidden(digest)).then(|| line.entry(slot))
+    }
+
+    /// The entry of a chunk that is there, be it suspect or hidden by its [set](Self::declare_set); `None` for a victim on its way out.
+    pub fn known(&self, digest: &Digest) -> Option<Entry> {
+        self.slot(digest).map(|slot| self.slab[slot].entry(slot))
     }
 
     /// Whether there is an entry of `digest`, be it suspect or on its way out.
@@ -314,7 +318,7 @@ impl Index {
         self.books.leaving -= line.bytes();
         self.quotas.left(line.chunk().tenant, line.bytes());
         self.policy.unpin(slot);
-        self.sets.entered(&line.digest);
+        self.sets.returned(&line.digest);
     }
 
     /// Takes an entry out of everything, remembered by the policy if that gave it up; its slot is free once no hold
@@ -327,10 +331,11 @@ impl Index {
             self.books.leaving -= entry.chunk.bytes;
             self.quotas.left(entry.chunk.tenant, entry.chunk.bytes);
         }
-        // Who is on its way out is out of its set already.
+        // Who is on its way out has left its set already.
         if state == State::Present {
             self.sets.left(&entry.chunk.digest);
         }
+        self.sets.gone(&entry.chunk.digest);
         match end {
             Ending::Evicted => self.policy.evict(slot, hash(&entry.chunk.digest)),
             Ending::Removed => self.policy.remove(slot),

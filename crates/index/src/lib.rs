@@ -69,4 +69,5 @@ pub use holds::{HoldId, HoldsFull};
 pub use index::{Cursor, Index, Inserted, Page, Removed};
 pub use quota::{Quotas, Want};
 pub use room::{Refusal, Reservation, Reserve, VICTIMS_MAX};
+pub use sets::{SetId, SetsFull};
 pub use usage::{TenantUsage, Usage};

@@ -146,22 +146,31 @@ impl Index {
         self.quotas.default = bytes;
     }
 
+    /// Whether a write of this tenant's needs room that its limit does not leave.
+    pub fn is_above_quota(&self, want: &Want) -> bool {
+        self.quotas.limit(want.tenant).is_some_and(|limit| self.over_quota(want, limit) > 0)
+    }
+
+    /// How much of this tenant's has to go for a write.
+    fn over_quota(&self, want: &Want, limit: u64) -> u64 {
+        let of = |sums: &HashMap<TenantId, u64>| sums.get(&want.tenant).copied().unwrap_or(0);
+        let staying = self.tenant_usage(want.tenant).bytes.saturating_sub(of(&self.quotas.leaving));
+        (staying + of(&self.quotas.reserved) + want.bytes).saturating_sub(limit)
+    }
+
     /// What stands against a write below the capacity: its tenant's limit. Victims are the tenant's own.
     pub(crate) fn above_quota(&mut self, want: &Want) -> Option<Reserve> {
         let (limit, tenant) = (self.quotas.limit(want.tenant)?, want.tenant);
         if want.bytes > limit {
             return Some(Reserve::Full(Refusal::Quota { bytes_max: limit }));
         }
-        let of = |sums: &HashMap<TenantId, u64>| sums.get(&tenant).copied().unwrap_or(0);
-        let leaving = of(&self.quotas.leaving);
-        let staying = self.tenant_usage(tenant).bytes - leaving.min(self.tenant_usage(tenant).bytes);
-        let over = (staying + of(&self.quotas.reserved) + want.bytes).saturating_sub(limit);
+        let over = self.over_quota(want, limit);
         if over == 0 {
             return None;
         }
         match self.victims_of(tenant, over) {
             victims if !victims.is_empty() => Some(Reserve::Evict(victims)),
-            _ if leaving > 0 => Some(Reserve::Busy),
+            _ if self.quotas.leaving.contains_key(&tenant) => Some(Reserve::Busy),
             _ => Some(Reserve::Full(Refusal::Held)),
         }
     }

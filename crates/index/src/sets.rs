@@ -1,5 +1,8 @@
 //! Chunks that are there together or not at all: keys, values and sidecars of one stretch of tokens, say.
 
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+
 use hashbrown::HashMap;
 use kvtier_key::Digest;
 
@@ -9,14 +12,34 @@ use crate::{Entry, Index};
 /// The most chunks that are members of sets.
 const MEMBERS_MAX: usize = 1 << 20;
 
+/// A set whose chunks are being saved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SetId(u64);
+
+/// No more chunks can be members of sets: nothing was declared, so saving them might show some without the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct SetsFull {
+    /// The chunks that are members of sets.
+    pub members: usize,
+}
+
+impl fmt::Display for SetsFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "too many chunks are members of sets ({}): remove some, or save chunks one by one", self.members)
+    }
+}
+
+impl std::error::Error for SetsFull {}
+
 /// What was declared, and how much of it is there.
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
-    of: HashMap<Digest, u32>,
-    all: HashMap<u32, Set>,
-    next: u32,
-    /// Members of sets that are not whole any more: they go first.
-    leftovers: Vec<Digest>,
+    of: HashMap<Digest, u64>,
+    all: HashMap<u64, Set>,
+    next: u64,
+    /// Sets of which something is left that goes first: they are not whole any more, or did not get whole.
+    leftovers: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -24,85 +47,138 @@ struct Set {
     members: Box<[Digest]>,
     /// How many of them are there, and not on their way out.
     there: usize,
+    /// How many of them are on their way out.
+    going: usize,
+    /// How many batches of saves of it have not ended.
+    saving: usize,
+    /// All of it was there once.
+    was_whole: bool,
+}
+
+impl Set {
+    fn is_whole(&self) -> bool {
+        self.there == self.members.len()
+    }
 }
 
 impl Sets {
-    /// Whether a chunk that is there is a miss all the same, because another of its set is not.
-    pub fn hides(&self, digest: &Digest) -> bool {
-        let set = self.of.get(digest).and_then(|id| self.all.get(id));
-        set.is_some_and(|set| set.there < set.members.len())
+    fn set(&self, digest: &Digest) -> Option<&Set> {
+        self.of.get(digest).and_then(|id| self.all.get(id))
     }
 
-    /// A chunk came, or is back.
+    fn set_mut(&mut self, digest: &Digest) -> Option<(u64, &mut Set)> {
+        let id = *self.of.get(digest)?;
+        self.all.get_mut(&id).map(|set| (id, set))
+    }
+
+    /// Whether a chunk is a miss although it may be there, because another of its set is not. One that somebody held when its set was
+    /// declared stays a hit for as long.
+    pub fn hides(&self, digest: &Digest, is_held: impl FnOnce() -> bool) -> bool {
+        self.set(digest).is_some_and(|set| !set.is_whole() && (set.was_whole || !is_held()))
+    }
+
+    /// A chunk came.
     pub fn entered(&mut self, digest: &Digest) {
-        if let Some(set) = self.of.get(digest).and_then(|id| self.all.get_mut(id)) {
+        if let Some((_, set)) = self.set_mut(digest) {
             set.there = (set.there + 1).min(set.members.len());
+            set.was_whole |= set.is_whole();
         }
     }
 
-    /// A chunk went, or is on its way out: what is left of its set goes too.
+    /// A chunk is on its way out: what is left of its set goes too.
     pub fn left(&mut self, digest: &Digest) {
-        let Some(set) = self.of.get(digest).and_then(|id| self.all.get_mut(id)) else { return };
-        let was_whole = set.there == set.members.len();
-        set.there = set.there.saturating_sub(1);
-        if was_whole {
-            self.leftovers.extend(set.members.iter().filter(|member| *member != digest));
-        }
-        if set.there == 0 {
-            self.forget(digest);
+        if let Some((id, set)) = self.set_mut(digest) {
+            let was_whole = set.is_whole();
+            set.there = set.there.saturating_sub(1);
+            set.going += 1;
+            if was_whole {
+                self.leftovers.insert(id);
+            }
         }
     }
 
-    fn forget(&mut self, digest: &Digest) {
-        if let Some(set) = self.of.remove(digest).and_then(|id| self.all.remove(&id)) {
+    /// A chunk that was on its way out stays.
+    pub fn returned(&mut self, digest: &Digest) {
+        if let Some((_, set)) = self.set_mut(digest) {
+            set.going = set.going.saturating_sub(1);
+            self.entered(digest);
+        }
+    }
+
+    /// A chunk that was on its way out is gone.
+    pub fn gone(&mut self, digest: &Digest) {
+        if let Some((id, set)) = self.set_mut(digest) {
+            set.going = set.going.saturating_sub(1);
+            self.forget_if_over(id);
+        }
+    }
+
+    /// Forgets a set of which nothing is there, and nothing comes.
+    fn forget_if_over(&mut self, id: u64) {
+        if self.all.get(&id).is_some_and(|set| (set.there, set.going, set.saving) == (0, 0, 0)) {
+            self.forget(id);
+        }
+    }
+
+    fn forget(&mut self, id: u64) {
+        if let Some(set) = self.all.remove(&id) {
             set.members.iter().for_each(|member| {
                 self.of.remove(member);
             });
         }
-    }
-
-    fn members(&self, digest: &Digest) -> &[Digest] {
-        self.of.get(digest).and_then(|id| self.all.get(id)).map_or(&[], |set| &set.members)
+        self.leftovers.remove(&id);
     }
 }
 
 impl Index {
     /// Declares that these chunks, which are about to be saved, are there together or not at all: misses until the last of them is
-    /// committed, and again when the first of them goes; then the others go too, before anything else does. `false`, and nothing is declared,
-    /// when there are too many sets. Sets do not outlive the index.
-    pub fn declare_set(&mut self, members: &[Digest]) -> bool {
+    /// committed, and again when the first of them goes; then the others go too, before anything else does. A chunk that somebody holds
+    /// meanwhile stays a hit until it is released. Say with [`end_set`](Self::end_set) when the saves have ended, however they did. `None`
+    /// for less than two chunks, which are no set. Sets do not outlive the index.
+    pub fn declare_set(&mut self, members: &[Digest]) -> Result<Option<SetId>, SetsFull> {
         let mut distinct: Vec<Digest> = members.to_vec();
         distinct.sort_unstable();
         distinct.dedup();
         if distinct.len() < 2 {
-            return true;
+            return Ok(None);
         }
-        if self.sets.of.len() + distinct.len() > MEMBERS_MAX {
-            return false;
+        if let Some((id, set)) = self.sets.set_mut(&distinct[0]).filter(|(_, set)| *set.members == *distinct) {
+            set.saving += 1;
+            return Ok(Some(SetId(id)));
         }
-        if self.sets.members(&distinct[0]) == &*distinct {
-            return true;
+        let known = distinct.iter().filter(|member| self.sets.of.contains_key(*member)).count();
+        if self.sets.of.len() - known + distinct.len() > MEMBERS_MAX {
+            return Err(SetsFull { members: self.sets.of.len() });
         }
-        distinct.iter().for_each(|member| self.sets.forget(member));
-        let is_there = |member: &&Digest| self.find(member).is_some_and(|slot| self.slab[slot].state == State::Present);
-        let there = distinct.iter().filter(is_there).count();
+        for member in &distinct {
+            if let Some(id) = self.sets.of.get(member).copied() {
+                self.sets.forget(id);
+            }
+        }
+        let states = distinct.iter().filter_map(|member| self.find(member)).map(|slot| self.slab[slot].state);
+        let (there, going): (Vec<State>, Vec<State>) = states.partition(|state| *state == State::Present);
         let id = self.sets.next;
-        self.sets.next = id.wrapping_add(1);
-        distinct.iter().for_each(|member| {
-            self.sets.of.insert(*member, id);
-        });
-        self.sets.all.insert(id, Set { members: distinct.into(), there });
-        true
+        self.sets.next += 1;
+        self.sets.of.extend(distinct.iter().map(|member| (*member, id)));
+        let was_whole = there.len() == distinct.len();
+        let set = Set { members: distinct.into(), there: there.len(), going: going.len(), saving: 1, was_whole };
+        self.sets.all.insert(id, set);
+        Ok(Some(SetId(id)))
     }
 
-    /// The saves of a declared set have ended. What is there of one that is not whole goes.
-    pub fn end_set(&mut self, members: &[Digest]) {
-        let Some(first) = members.first().filter(|first| self.sets.hides(first)) else { return };
-        let members = self.sets.members(first).to_vec();
-        self.sets.leftovers.extend_from_slice(&members);
-        if members.iter().all(|member| self.find(member).is_none()) {
-            self.sets.forget(first);
+    /// A batch of saves of a declared set has ended. When it was the last, what is there of one that is not whole goes.
+    pub fn end_set(&mut self, id: SetId) {
+        let Some(set) = self.sets.all.get_mut(&id.0) else { return };
+        set.saving -= 1;
+        if set.saving == 0 && !set.is_whole() {
+            self.sets.leftovers.insert(id.0);
+            self.sets.forget_if_over(id.0);
         }
+    }
+
+    /// Whether a chunk is a miss, wherever it lies, because another of its [set](Self::declare_set) is not there.
+    pub fn is_hidden(&self, digest: &Digest) -> bool {
+        self.sets.hides(digest, || self.is_held(digest))
     }
 
     /// The slots of all that is in a set with one of these.
@@ -110,10 +186,14 @@ impl Index {
         if self.sets.all.is_empty() {
             return slots;
         }
-        let mates = |slot: &u32| self.sets.members(&self.slab[*slot].digest).iter().filter_map(|mate| self.find(mate));
-        let more: Vec<u32> = slots.iter().flat_map(mates).collect();
-        for slot in more {
-            if self.slab[slot].state == State::Present && !slots.contains(&slot) {
+        let mut seen: HashSet<u32> = slots.iter().copied().collect();
+        let sets: BTreeSet<u64> =
+            slots.iter().filter_map(|slot| self.sets.of.get(&self.slab[*slot].digest)).copied().collect();
+        for mate in sets.iter().filter_map(|id| self.sets.all.get(id)).flat_map(|set| set.members.iter()) {
+            if let Some(slot) = self.find(mate)
+                && self.slab[slot].state == State::Present
+                && seen.insert(slot)
+            {
                 slots.push(slot);
             }
         }
@@ -122,14 +202,21 @@ impl Index {
 
     /// The next of what is left of sets that are not whole any more.
     pub(crate) fn leftover(&mut self) -> Option<Entry> {
-        while let Some(digest) = self.sets.leftovers.pop() {
-            let slot = self.find(&digest).filter(|_| self.sets.hides(&digest));
-            if let Some(slot) =
-                slot.filter(|slot| self.slab[*slot].state == State::Present && self.slab[*slot].holds == 0)
-            {
-                return Some(self.start_leaving(slot));
-            }
+        while let Some(id) = self.sets.leftovers.first().copied() {
+            // One that is being saved again may yet be whole.
+            let set = self.sets.all.get(&id).filter(|set| !set.is_whole() && set.saving == 0);
+            let slot = set.and_then(|set| set.members.iter().find_map(|member| self.idle(member)));
+            match slot {
+                Some(slot) => return Some(self.start_leaving(slot)),
+                None => self.sets.leftovers.remove(&id),
+            };
         }
         None
+    }
+
+    /// The slot of a chunk that is there and that nobody holds.
+    fn idle(&self, digest: &Digest) -> Option<u32> {
+        let is_idle = |slot: &u32| self.slab[*slot].state == State::Present && self.slab[*slot].holds == 0;
+        self.find(digest).filter(is_idle)
     }
 }

@@ -106,11 +106,22 @@ fn an_orphan_displaces_nothing_unless_the_one_before_it_is_on_its_way() {
     assert!([7, 8].map(|n| save(&mut index, n, ChainPlace::default())).iter().all(Result::is_ok));
     assert_eq!(save(&mut index, 2, after(0, 1, 2)), Err(Refusal::NotWorth), "1 is nowhere");
     index.touch_batch(&[*key(0, 7).digest()]);
-    index.expect(Tag::of(key(0, 1).digest()), after(0, 7, 1));
+    let coming = Tag::of(key(0, 1).digest());
+    assert!(index.expect(coming, after(0, 7, 1)) && index.expect(coming, after(0, 7, 1)));
+    index.settle(coming);
     assert_eq!(save(&mut index, 2, after(0, 1, 2)).unwrap(), [*key(0, 8).digest()], "not 7, on which it stands");
-    index.settle(Tag::of(key(0, 1).digest()));
+    index.settle(coming);
     assert_eq!(save(&mut index, 3, after(0, 1, 2)), Err(Refusal::NotWorth));
     index.learn_order(&[key(0, 1), key(0, 4)]);
     let place = index.place_of(&key(0, 4));
     assert!(save(&mut index, 4, place).is_ok(), "what nobody said is not held against it");
+}
+
+#[test]
+fn a_chain_may_be_as_deep_as_can_be_said() {
+    let mut index = index(2, PolicyKind::Default);
+    index.learn_order(&[key(0, 0), key(0, 1)]);
+    assert!(save(&mut index, 0, after(0, 9, u32::MAX)).is_ok());
+    index.learn_order(&[key(0, 1), key(0, 2)]);
+    assert_eq!(inferred(&index, 2).1, 2);
 }

@@ -34,6 +34,13 @@ fn save(index: &mut Index, n: u8) -> Vec<u8> {
     }
 }
 
+/// Declares and saves a set.
+fn whole<const N: usize>(index: &mut Index, numbers: [u8; N]) {
+    let set = index.declare_set(&keys(numbers)).unwrap().unwrap();
+    numbers.into_iter().for_each(|n| assert!(save(index, n).is_empty()));
+    index.end_set(set);
+}
+
 fn visible(index: &Index) -> Vec<u8> {
     (0..30).filter(|n| index.get(&key(*n)).is_some()).collect()
 }
@@ -41,10 +48,10 @@ fn visible(index: &Index) -> Vec<u8> {
 #[test]
 fn a_set_is_seen_when_the_last_of_it_is_there_and_not_when_the_first_of_it_goes() {
     let mut index = index(5);
-    assert!(index.declare_set(&keys([1, 2, 3])));
+    let set = index.declare_set(&keys([1, 2, 3])).unwrap().unwrap();
     let seen: Vec<Vec<u8>> = [1, 2, 3].map(|n| (save(&mut index, n), visible(&index)).1).into();
     assert_eq!(seen, [vec![], vec![], vec![1, 2, 3]]);
-    index.end_set(&keys([1, 2, 3]));
+    index.end_set(set);
     assert_eq!((save(&mut index, 4), save(&mut index, 5)), (vec![], vec![]));
     assert_eq!(save(&mut index, 6), [1], "the oldest");
     assert_eq!(visible(&index), [4, 5, 6]);
@@ -57,8 +64,7 @@ fn a_set_is_seen_when_the_last_of_it_is_there_and_not_when_the_first_of_it_goes(
 #[test]
 fn a_remove_or_a_corrupt_member_hides_the_others_until_it_is_saved_again() {
     let mut index = index(10);
-    assert!(index.declare_set(&keys([1, 2])));
-    [1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+    whole(&mut index, [1, 2]);
     assert!(matches!(index.remove(&key(1)), kvtier_index::Removed::Gone(_)));
     assert_eq!(visible(&index), []);
     assert!(save(&mut index, 1).is_empty());
@@ -70,8 +76,8 @@ fn a_remove_or_a_corrupt_member_hides_the_others_until_it_is_saved_again() {
 #[test]
 fn a_hold_on_one_keeps_all() {
     let mut index = index(3);
-    assert!(index.declare_set(&keys([1, 2])));
-    [1, 2, 3].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+    whole(&mut index, [1, 2]);
+    assert!(save(&mut index, 3).is_empty());
     let hold = index.hold(&keys([2]), 1000).unwrap();
     assert_eq!(save(&mut index, 4), [3], "1 is older");
     assert_eq!(visible(&index), [1, 2, 4]);
@@ -85,18 +91,77 @@ fn a_hold_on_one_keeps_all() {
 fn what_is_there_of_a_set_that_did_not_get_whole_goes_first() {
     let mut index = index(4);
     assert!(save(&mut index, 9).is_empty());
-    assert!(index.declare_set(&keys([1, 2, 3])));
+    let set = index.declare_set(&keys([1, 2, 3])).unwrap().unwrap();
     [1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
-    index.end_set(&keys([1, 2, 3]));
+    index.end_set(set);
     assert!(save(&mut index, 10).is_empty());
     let gone = [save(&mut index, 11), save(&mut index, 12)].concat();
     assert_eq!(gone.len(), 2);
     assert!(!gone.contains(&9), "{gone:?}");
     assert_eq!(visible(&index), [9, 10, 11, 12]);
     // A set of nothing but refusals leaves nothing behind.
-    assert!(index.declare_set(&keys([20, 21])));
-    index.end_set(&keys([20, 21]));
-    assert!(index.declare_set(&keys([20])));
+    let set = index.declare_set(&keys([20, 21])).unwrap().unwrap();
+    index.end_set(set);
+    assert_eq!(index.declare_set(&keys([20])), Ok(None));
     let _ = save(&mut index, 20);
     assert_eq!(visible(&index).last(), Some(&20));
+}
+
+#[test]
+fn a_member_that_is_saved_again_is_not_seen_without_those_that_went_meanwhile() {
+    let mut index = index(10);
+    whole(&mut index, [1, 2]);
+    assert!(matches!(index.remove(&key(1)), kvtier_index::Removed::Gone(_)));
+    let again = index.declare_set(&keys([1, 2])).unwrap().unwrap();
+    assert!(index.forget(&key(2)).is_some(), "the last of it went while 1 is being saved");
+    assert!(save(&mut index, 1).is_empty());
+    assert_eq!(visible(&index), []);
+    index.end_set(again);
+    assert_eq!(visible(&index), []);
+    assert!(save(&mut index, 2).is_empty());
+    assert_eq!(visible(&index), [1, 2]);
+}
+
+#[test]
+fn what_could_not_be_deleted_is_not_seen_without_the_rest_of_its_set() {
+    let mut index = index(10);
+    whole(&mut index, [1, 2]);
+    for n in [1, 2] {
+        assert!(matches!(index.leave(&key(n)), kvtier_index::Removed::Gone(_)));
+    }
+    assert!(index.evicted(&key(1)) && index.restored(&key(2)));
+    assert_eq!(visible(&index), []);
+    assert!(matches!(index.remove(&key(2)), kvtier_index::Removed::Gone(_)));
+    assert!(save(&mut index, 2).is_empty());
+    assert_eq!(visible(&index), [2], "the set is over");
+}
+
+#[test]
+fn what_somebody_holds_stays_a_hit_when_a_set_is_declared_over_it() {
+    let mut index = index(10);
+    assert!(save(&mut index, 1).is_empty());
+    let hold = index.hold(&keys([1]), 1000).unwrap();
+    let set = index.declare_set(&keys([1, 2])).unwrap().unwrap();
+    assert_eq!(visible(&index), [1]);
+    index.end_set(set);
+    assert_eq!(visible(&index), [1]);
+    index.release(hold);
+    assert_eq!(visible(&index), []);
+    assert!(index.is_hidden(&key(1)) && index.known(&key(1)).is_some());
+}
+
+#[test]
+fn sets_that_come_and_go_leave_nothing_behind_and_too_many_are_refused() {
+    let mut index = index(1 << 20);
+    let digest = |n: u64| Digest::of("test", &n.to_le_bytes());
+    let pair = |n: u64| [digest(2 * n), digest(2 * n + 1)];
+    for n in 0..1000 {
+        let set = index.declare_set(&pair(n)).unwrap().unwrap();
+        index.end_set(set);
+    }
+    let all: Vec<_> = (0..1 << 19).map(|n| index.declare_set(&pair(n)).unwrap().unwrap()).collect();
+    assert_eq!(index.declare_set(&pair(1 << 19)).unwrap_err().members, 1 << 20);
+    assert!(index.declare_set(&pair(7)).is_ok(), "it is declared already");
+    all.into_iter().for_each(|set| index.end_set(set));
+    assert!(index.declare_set(&pair(1 << 19)).is_ok());
 }

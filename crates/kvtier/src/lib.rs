@@ -40,6 +40,7 @@ pub mod metrics;
 pub mod prelude;
 mod promise;
 mod stack;
+mod sync;
 
 pub use host::{HostConfig, HostTier};
 pub use kvtier_core as core;

@@ -65,13 +65,14 @@ fn a_stack_that_is_served_shows_what_happened() {
         "kvtier_hits_total{tier=\"stack\"} 20",
         "kvtier_healthy{tier=\"host\"} 1",
         "kvtier_capacity_bytes{tier=\"host\"} 1048576",
-        "kvtier_tenant_used_bytes{tier=\"host\",tenant=\"tests\"}",
+        &format!("kvtier_tenant_used_bytes{{tier=\"host\",tenant=\"{}\"}}", metrics::tenant_label("tests")),
         "kvtier_op_seconds_count{tier=\"stack\",op=\"load\"} 21",
         "kvtier_cost_dollars_total{tier=\"file\"} 0",
         "# TYPE kvtier_op_seconds histogram",
     ] {
         assert!(text.lines().any(|shown| shown.starts_with(line)), "{line}\n{text}");
     }
+    assert!(!text.contains("\"tests\""), "the tenant's name, which may be a secret");
     // What promtool would check: every sample has a type, announced once and before it, and a value.
     let (mut types, mut samples) = (Vec::new(), 0);
     for line in text.split_once("\r\n\r\n").unwrap().1.lines() {
@@ -91,4 +92,17 @@ fn a_stack_that_is_served_shows_what_happened() {
     assert!(samples > 100, "{samples}");
     assert!(get(&server, "/other").starts_with("HTTP/1.1 404"));
     drop(server);
+}
+
+#[test]
+fn the_server_ends_at_once_whoever_is_slow() {
+    let server = metrics::Server::start("127.0.0.1:0", vec![]).unwrap();
+    let mut slow = std::net::TcpStream::connect(server.address()).unwrap();
+    write!(slow, "GET /met").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let start = std::time::Instant::now();
+    drop(server);
+    assert!(start.elapsed() < std::time::Duration::from_secs(1), "{:?}", start.elapsed());
+    let mut rest = Vec::new();
+    assert!(!matches!(slow.read_to_end(&mut rest), Ok(n) if n > 0), "it has gone");
 }

@@ -206,3 +206,78 @@ fn rules_that_cannot_be_are_refused_by_name() {
     let zero = StackConfig::new("s").with_rule(host(4096), Rule::new().with_deadline(Duration::ZERO));
     assert!(refused(zero).contains("deadline of 0"));
 }
+
+#[test]
+fn a_tier_that_takes_longer_than_its_own_deadline_is_a_miss_there_and_the_one_below_is_asked() {
+    let (top, mid, low, arena) = (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
+    let own = Rule::new().with_deadline(Duration::from_millis(30)).with_admit(Admit::Never);
+    let config = StackConfig::new("s").with(top).with_rule(mid.clone(), own).with(low.clone());
+    let stack = Stack::open(config).unwrap();
+    save(&*low, &arena, 1, LEN);
+    mid.time_out();
+    assert_eq!(load(&stack, &arena, 1, LEN), hit(LEN), "the tier below has it");
+    assert_eq!(load(&stack, &arena, 2, LEN), ABSENT, "only the middle tier had no time");
+    assert_eq!(stack.status().counter("tier_errors"), 2);
+}
+
+#[test]
+fn a_promotion_ends_at_the_deadline_of_the_tier_that_it_goes_to() {
+    let (top, mid, low, arena) = (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
+    let own = Rule::new().with_deadline(Duration::from_millis(30));
+    let stack = Stack::open(StackConfig::new("s").with(top).with_rule(mid.clone(), own).with(low.clone())).unwrap();
+    save(&*low, &arena, 1, LEN);
+    assert_eq!(load(&stack, &arena, 1, LEN), hit(LEN));
+    let (ctx, _) = mid.batches().pop().unwrap();
+    assert!(ctx.deadline < Instant::now() + Duration::from_secs(1));
+}
+
+#[test]
+fn a_lower_tier_is_told_the_chain_and_the_set_of_what_it_gets_later() {
+    let t = two(4 << 20, back(), |c| c);
+    let chain = Chain { parent: None, depth: 5 };
+    let ops = |numbers: [u64; 2]| numbers.map(|n| Save { key: key(n), from: vec![view(&t.arena, n, LEN)] }).into();
+    t.stack.save(&ctx().with_chain(chain).with_together(), ops([1, 2])).wait().into_iter().for_each(drop);
+    t.stack.flush(&ctx()).wait().unwrap();
+    let (got, keys) = t.low.batches().remove(0);
+    assert_eq!((got.chain, keys), (Some(chain), vec![key(1), key(2)]));
+    let whole = [1, 2].map(|n| *key(n).digest());
+    assert!(got.together && got.whole.is_none_or(|got| *got == whole));
+    // One goes below, and the other is not seen there either.
+    assert_eq!(t.low.below.remove(&ctx(), [key(1)].into()).wait().unwrap().removed, 1);
+    assert_eq!(load(&*t.low.below, &t.arena, 2, LEN), ABSENT);
+}
+
+#[test]
+fn what_is_spilled_is_no_chain_and_a_set_stays_one() {
+    let t = two(4 * 102_400, spill(), |c| c);
+    let save_together = |numbers: &[u64]| {
+        let ops = numbers.iter().map(|n| Save { key: key(*n), from: vec![view(&t.arena, *n, LEN)] }).collect();
+        t.stack.save(&ctx().with_together(), ops).wait().into_iter().for_each(|done| assert!(done.result.is_ok()));
+    };
+    save_together(&[1, 2]);
+    (10..13).for_each(|n| assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored));
+    t.stack.flush(&ctx()).wait().unwrap();
+    // One of the two had to go: the other is a miss above, and so is the one below without it.
+    let seen: Vec<_> = [1, 2].map(|n| load(&t.stack, &t.arena, n, LEN)).into();
+    assert_eq!(seen, [ABSENT; 2]);
+    (13..30).for_each(|n| assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored));
+    t.stack.flush(&ctx()).wait().unwrap();
+    assert_eq!([1, 2].map(|n| load(&*t.low.below, &t.arena, n, LEN)), [hit(LEN); 2], "both are below");
+    for (got, keys) in t.low.batches() {
+        assert!(got.chain.is_none() && (keys.len() == 1 || got.whole.is_some()), "{} are no chain", keys.len());
+    }
+}
+
+#[test]
+fn what_waits_to_be_spilled_does_not_take_the_memory_of_saves() {
+    let t = two(4 * 102_400, spill(), |c| c);
+    t.low.open_saves(false);
+    for n in 0..40 {
+        assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored, "chunk {n}");
+    }
+    let counter = |name| t.stack.tiers()[0].status().counter(name);
+    assert_eq!((counter("evicted"), counter("spill_dropped") > 20), (36, true));
+    t.low.open_saves(true);
+    t.stack.flush(&ctx()).wait().unwrap();
+    assert_eq!(t.low.below.usage().chunks + counter("spill_dropped"), 36);
+}

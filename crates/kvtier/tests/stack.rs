@@ -237,3 +237,26 @@ fn a_stack_of_stacks_is_a_stack() {
     }
     assert!(Stack::new("none", vec![]).is_err());
 }
+
+#[test]
+fn what_is_removed_is_not_brought_up_again_by_a_load_that_is_under_way() {
+    let t = two();
+    assert_eq!(save(&*t.low, &t.arena, 1, LEN), Saved::Stored);
+    // The first load has read its bytes below, and comes up when the gate opens; the second waits for the first.
+    t.low.open_answers(false);
+    let op = || Load { key: key(1), into: vec![t.arena.lease(LEN).unwrap()] };
+    let loads = [t.stack.load(&ctx(), vec![op()]), t.stack.load(&ctx(), vec![op()])];
+    while t.low.below.status().counter("hits") == 0 {
+        std::thread::yield_now();
+    }
+    let removed = t.stack.remove(&ctx(), [key(1)].into());
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(100) && !removed.is_done() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    t.low.open_answers(true);
+    loads.into_iter().for_each(|load| drop(load.wait()));
+    assert_eq!(removed.wait().unwrap().removed, 1);
+    assert_eq!(load(&*t.top, &t.arena, 1, LEN), ABSENT, "it came up after its remove");
+    assert_eq!(load(&t.stack, &t.arena, 1, LEN), ABSENT);
+}

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kvtier_core::{
     Batch, Caps, Completer, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyPage,
     Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Pass, Presence, Removed, Save, Saved, ShedReason,
-    Slot, Status, Ticket, Tier, Timekeeper, Usage, ticket,
+    Slot, Spill, Status, Ticket, Tier, Timekeeper, Usage, View, ticket,
 };
 
 use crate::Seed;
@@ -252,6 +252,14 @@ impl Tier for FaultTier {
         self.inner.ready(ctx)
     }
 
+    fn peek(&self, key: &Key) -> Option<View> {
+        self.inner.peek(key)
+    }
+
+    fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
+        self.inner.spill_to(spill)
+    }
+
     fn close(&self) -> Ticket<Result<(), Error>> {
         let ours = self.gate.close();
         if ours.is_done() {
@@ -290,5 +298,15 @@ impl Observe for FaultTier {
 impl fmt::Debug for FaultTier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FaultTier({:?} over {:?})", self.faults, self.inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_faults_everything_is_passed_on() {
+        crate::passes_everything_on(|inner| Arc::new(FaultTier::new(inner, Faults::none(), 1).unwrap()));
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`mod@conformance`]: every promise of the [`Tier`](kvtier_core::Tier) contract as one function, and a macro that makes each a test;
 //! - [`ModelTier`]: the contract in memory, as plainly as it can be said; the reference that other tiers are compared with;
+//! - [`passes_everything_on`]: what every tier around a tier promises;
 //! - [`FaultTier`]: any tier, with faults from a seed;
 //! - [`Content`]: what is in a chunk, derived from its key, so that any piece of it can be checked without a copy to compare with;
 //! - [`s3`]: an S3 server in memory that checks signatures, speaks S3 Express and fails as a script says;
@@ -11,6 +12,7 @@
 
 pub mod conformance;
 mod content;
+mod decorator;
 mod fault;
 mod model;
 mod queue;
@@ -20,6 +22,7 @@ mod store;
 pub mod strategies;
 
 pub use content::{Content, Wrong};
+pub use decorator::passes_everything_on;
 pub use fault::{FaultTier, Faults};
 pub use model::{ModelConfig, ModelTier};
 pub use seed::{Seed, for_each_seed};

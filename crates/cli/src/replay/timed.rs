@@ -164,3 +164,13 @@ impl Observe for Timed {
         self.inner.status()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_else_is_the_tiers_own() {
+        kvtier_testkit::passes_everything_on(|inner| Arc::new(Timed::around(inner).0));
+    }
+}

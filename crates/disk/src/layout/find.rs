@@ -31,7 +31,8 @@ impl<M: Mover> Shared<M> {
         match self.look_at(foreign, key) {
             Ok(Some(found)) => {
                 self.found(key, found);
-                found.len
+                // What waits for the others of its set is there, and a miss.
+                found.len.filter(|_| !self.index().is_hidden(key.digest()))
             }
             Ok(None) => {
                 self.forget(key.digest(), false);
@@ -75,7 +76,7 @@ impl<M: Mover> Shared<M> {
             return;
         }
         let len = found.len.unwrap_or(0);
-        match index.get(key.digest()) {
+        match index.known(key.digest()) {
             Some(known) if (known.chunk.len, known.chunk.bytes) == (len, found.bytes) => {}
             Some(_) => drop(index.resize(key.digest(), len, found.bytes)),
             None => {

@@ -48,7 +48,10 @@ pub fn begin<M: Mover>(
     (op, slot): (Load, Answer),
     turn: Option<Turn>,
 ) {
-    if shared.index().is_suspect(op.key.digest()) {
+    let index = shared.index();
+    let is_none = index.is_suspect(op.key.digest()) || index.is_hidden(op.key.digest());
+    drop(index);
+    if is_none {
         return miss(shared, op, slot, MissReason::Absent);
     }
     let room = op.into.iter().map(|l| l.len() as u64).sum();

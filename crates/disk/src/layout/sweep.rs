@@ -116,7 +116,7 @@ impl<M: Mover> Shared<M> {
     fn enter(&self, keys: &mut Vec<Key>) {
         let mut index = self.index();
         for key in keys.drain(..) {
-            if index.get(key.digest()).is_none() && !index.is_leaving(key.digest()) {
+            if !index.is_known(key.digest()) {
                 let tenant = self.tenants.id(key.namespace().tenant());
                 let _ = index.insert(Chunk::new(*key.digest(), 0, 0).with_tenant(tenant));
             }
@@ -171,7 +171,7 @@ impl<M: Mover> Shared<M> {
         foreign.learn_as(*key.digest(), name);
         let _one = self.name(key.digest());
         let Some(bytes) = self.home.bytes_of(key.digest(), 0)?.filter(|bytes| *bytes > 0) else { return Ok(false) };
-        let known = self.index().get(key.digest()).map(|entry| entry.chunk);
+        let known = self.index().known(key.digest()).map(|entry| entry.chunk);
         // Seen before and not changed since: neither is its length, nor whether a load would vouch for it.
         if known.is_none_or(|known| known.bytes != bytes) {
             match self.look_at(foreign, key) {

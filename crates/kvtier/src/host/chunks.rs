@@ -1,10 +1,13 @@
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use kvtier_core::Event;
+use kvtier_core::{Event, Spilled};
 use kvtier_evict::Hint;
 use kvtier_index::{ChainPlace, Chunk, Entry, Index, Inserted, Quotas, Reservation, Reserve, TenantId, Want};
 use kvtier_key::{BlockSums, Digest, Key};
 use kvtier_mem::View;
+
+use super::tenants::Tenants;
 
 /// What a chunk costs: whole pages.
 pub const PAGE: u64 = 4096;
@@ -13,7 +16,7 @@ pub const PAGE: u64 = 4096;
 #[derive(Debug, Default)]
 pub struct Gone {
     pub events: Vec<Event>,
-    pub chunks: Vec<(Key, View)>,
+    pub chunks: Vec<Spilled>,
 }
 
 /// Which chunks there are and where their bytes lie: kept in step, so that every entry of the index has bytes.
@@ -21,7 +24,7 @@ pub struct Gone {
 pub struct Chunks {
     pub index: Index,
     bytes: HashMap<Digest, Stored>,
-    tenants: Vec<String>,
+    tenants: Tenants,
 }
 
 /// A chunk's bytes and what proves them.
@@ -30,11 +33,13 @@ pub struct Stored {
     pub key: Key,
     pub bytes: View,
     pub sums: BlockSums,
+    /// All that is there together with it or not at all.
+    pub set: Option<Arc<[Digest]>>,
 }
 
 impl Chunks {
     pub fn new(index: Index) -> Self {
-        Chunks { index, bytes: HashMap::new(), tenants: Vec::new() }
+        Chunks { index, bytes: HashMap::new(), tenants: Tenants::default() }
     }
 
     /// Limits what tenants may have.
@@ -42,6 +47,7 @@ impl Chunks {
         self.index.set_quota_of_others(quotas.others);
         for (name, bytes) in &quotas.of {
             let tenant = self.tenant(name);
+            self.tenants.keep(name);
             self.index.set_quota(tenant, Some(*bytes));
         }
     }
@@ -93,7 +99,10 @@ impl Chunks {
     pub fn below_mark(&mut self, now_ms: u64) -> Gone {
         let (mut victims, mut gone) = (self.index.victims(now_ms, 0), Gone::default());
         victims.extend(self.index.compat_victims(now_ms));
-        self.drop_all(&victims, &mut gone);
+        while !victims.is_empty() {
+            self.drop_all(&victims, &mut gone);
+            victims = self.index.compat_victims(now_ms);
+        }
         gone
     }
 
@@ -112,7 +121,7 @@ impl Chunks {
             let stored = self.bytes.remove(&victim.chunk.digest);
             self.index.evicted(&victim.chunk.digest);
             gone.events.push(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
-            gone.chunks.extend(stored.map(|stored| (stored.key, stored.bytes)));
+            gone.chunks.extend(stored.map(|stored| Spilled::new(stored.key, stored.bytes).with_set(stored.set)));
         }
     }
 
@@ -124,15 +133,12 @@ impl Chunks {
     }
 
     pub fn tenant_name(&self, id: TenantId) -> String {
-        self.tenants.get(id.0 as usize).cloned().unwrap_or_default()
+        self.tenants.name(id)
     }
 
-    pub fn tenant(&mut self, name: &str) -> TenantId {
-        let at = self.tenants.iter().position(|t| t == name).unwrap_or_else(|| {
-            self.tenants.push(name.into());
-            self.tenants.len() - 1
-        });
-        TenantId(at as u32)
+    fn tenant(&mut self, name: &str) -> TenantId {
+        let index = &self.index;
+        self.tenants.id(name, |id| index.tenant_usage(id).entries > 0)
     }
 }
 

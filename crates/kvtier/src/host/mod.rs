@@ -5,6 +5,7 @@ mod config;
 mod copy;
 mod observe;
 mod ops;
+mod tenants;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -12,7 +13,7 @@ use std::time::Instant;
 
 use kvtier_core::{
     Caps, Ctx, Done, Error, ErrorKind, Event, Hint, Hold, HoldId, Key, Listener, Load, Loaded, LookedUp, Mode,
-    Presence, Removed, Save, Saved, Spill, Ticket, Tier, View,
+    Presence, Removed, Save, Saved, ShedReason, Spill, Ticket, Tier, View,
 };
 use kvtier_index::{ChainPlace, Index, IndexConfig};
 use kvtier_mem::{Arena, ArenaConfig};
@@ -184,16 +185,21 @@ impl Tier for HostTier {
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        let whole = ctx.set_of(&ops);
         let one = |(op, place): (Save, ChainPlace)| {
-            let result = self.gate(ctx).and_then(|()| self.save_one(ctx, &op, place));
+            let result = self.gate(ctx).and_then(|()| self.save_one(ctx, &op, (place, whole.as_ref())));
             Done { result: result.map_err(|e| e.with_op("save").with_key(*op.key.digest())), op }
         };
         let (places, chain) = (self.places(ctx, &ops), ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
-        let is_set = ctx.together && self.chunks().index.declare_set(&chain);
+        let set = match whole.as_ref().map_or(Ok(None), |whole| self.chunks().index.declare_set(whole)) {
+            Ok(set) => set,
+            Err(_) => {
+                let shed = |op| Done { op, result: Ok(self.shed(ShedReason::Sets)) };
+                return Ticket::now(ops.into_iter().map(shed).collect());
+            }
+        };
         let done: Vec<_> = ops.into_iter().zip(places).map(one).collect();
-        if is_set {
-            self.chunks().index.end_set(&chain);
-        }
+        set.into_iter().for_each(|set| self.chunks().index.end_set(set));
         let is_one_more = matches!(done.as_slice(), [Done { result: Ok(Saved::Stored), .. }]);
         if !is_one_more || ctx.hint != Hint::default() {
             self.used(ctx, &chain);

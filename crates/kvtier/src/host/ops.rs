@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtier_core::{Class, Ctx, Error, ErrorKind, Event, Load, Loaded, MissReason, Op, Save, Saved, ShedReason};
@@ -25,7 +26,7 @@ impl HostTier {
             return ops.iter().map(|op| chunks.index.place_of(&op.key)).collect();
         };
         let before = std::iter::once(chain.parent).chain(ops.iter().map(|op| Some(*op.key.digest())));
-        let depths = chain.depth..;
+        let depths = (0..).map(|n| chain.depth.saturating_add(n));
         before
             .zip(depths)
             .take(ops.len())
@@ -57,7 +58,13 @@ impl HostTier {
         Ok(Loaded::Hit { len })
     }
 
-    pub(super) fn save_one(&self, ctx: &Ctx, op: &Save, place: ChainPlace) -> Result<Saved, Error> {
+    /// Saves a chunk at a place of its chain, and says of which set it is a part.
+    pub(super) fn save_one(
+        &self,
+        ctx: &Ctx,
+        op: &Save,
+        (place, set): (ChainPlace, Option<&Arc<[Digest]>>),
+    ) -> Result<Saved, Error> {
         let len = op.bytes();
         if let Some((kind, what)) = refusal(op, len) {
             return Err(Error::new(kind, what).with_tier(self.caps.name.clone()));
@@ -78,7 +85,8 @@ impl HostTier {
         // For other tiers that may save it from here.
         let _ = bytes.memo(|| sums.clone());
         let mut chunks = self.chunks();
-        if !chunks.enter(room, place, Stored { key: op.key.clone(), bytes, sums }) {
+        let set = set.cloned();
+        if !chunks.enter(room, place, Stored { key: op.key.clone(), bytes, sums, set }) {
             drop(chunks);
             return Ok(self.shed(ShedReason::Full));
         }
@@ -91,21 +99,44 @@ impl HostTier {
         Ok(Saved::Stored)
     }
 
-    fn shed(&self, reason: ShedReason) -> Saved {
+    pub(super) fn shed(&self, reason: ShedReason) -> Saved {
         add(&self.counters.shed, 1);
         Saved::Shed(reason)
     }
 
-    /// Tells of what was evicted, and hands it to whoever takes it.
+    /// Tells of what was evicted, and hands it to whoever takes it: as much as leaves memory for the next chunks.
     fn give_up(&self, gone: Gone) {
         if gone.events.is_empty() {
             return;
         }
         add(&self.counters.evicted, gone.events.len() as u64);
         self.tell(&gone.events);
-        if let Some(spill) = self.spill.get() {
-            spill.take(gone.chunks);
-        }
+        let Some(spill) = self.spill.get() else { return };
+        // What is handed over keeps its memory until it lies below.
+        let (mut chunks, room) = (gone.chunks, self.spill_room());
+        let used = (self.arena.stats().capacity - self.arena.stats().free) as u64;
+        let mut over = used.saturating_sub(room);
+        let dropped = chunks.extract_if(.., |chunk| {
+            let is_one = over > 0;
+            over = over.saturating_sub(chunk.bytes.len() as u64);
+            is_one
+        });
+        add(&self.counters.spill_dropped, dropped.count() as u64);
+        spill.take(chunks);
+    }
+
+    /// How full the arena may be for what goes to be handed over: half of what it has beyond chunks and claims stays for the next ones.
+    fn spill_room(&self) -> u64 {
+        let (capacity, usage) = (self.arena.stats().capacity as u64, self.chunks().index.usage());
+        usage.used + usage.reserved + capacity.saturating_sub(usage.capacity) / 2
+    }
+
+    /// Tells of what goes because memory is needed at once: to hand it over would keep it.
+    fn drop_at_once(&self, gone: &Gone) {
+        let is_spilled = self.spill.get().is_some();
+        add(&self.counters.evicted, gone.events.len() as u64);
+        add(&self.counters.spill_dropped, if is_spilled { gone.chunks.len() as u64 } else { 0 });
+        self.tell(&gone.events);
     }
 
     fn claim(&self, key: &Key, bytes: u64, place: ChainPlace) -> Result<Reservation, ShedReason> {
@@ -150,7 +181,7 @@ impl HostTier {
             if gone.events.is_empty() {
                 break;
             }
-            self.give_up(gone);
+            self.drop_at_once(&gone);
         }
         self.arena.lease(len_host).ok()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use kvtier_core::Tier;
+use kvtier_core::{Digest, Tier};
 
 use super::{Meter, Prices, all};
 
@@ -79,7 +79,7 @@ fn of_tier(shown: &Shown) -> Vec<Sample> {
     all.extend(usage.used_bytes.map(|bytes| gauge("kvtier_used_bytes", bytes)));
     all.extend(usage.capacity_bytes.map(|bytes| gauge("kvtier_capacity_bytes", bytes)));
     let of_tenant = |tenant: &kvtier_core::TenantUsage| {
-        sample("kvtier_tenant_used_bytes", &[("tenant", tenant.tenant.clone())], tenant.used_bytes as f64, false)
+        sample("kvtier_tenant_used_bytes", &[("tenant", tenant_label(&tenant.tenant))], tenant.used_bytes as f64, false)
     };
     all.extend(usage.tenants.iter().map(of_tenant));
     for (counter, value) in &status.counters {
@@ -92,6 +92,14 @@ fn of_tier(shown: &Shown) -> Vec<Sample> {
         all.push(sample("kvtier_cost_dollars_total", &[], shown.prices.dollars(&status.counters), true));
     }
     all
+}
+
+/// How a tenant is called in metrics: by 8 hexadecimal digits made of its name, which may be a cache salt and is nobody's to read. Empty
+/// for nobody.
+pub fn tenant_label(name: &str) -> String {
+    let digits = if name.is_empty() { 0 } else { 8 };
+    let digest = Digest::of("kvtier tenant label", name.as_bytes()).to_string();
+    digest.chars().take(digits).collect()
 }
 
 /// These tiers' metrics as text in Prometheus' exposition format, version 0.0.4.
@@ -125,7 +133,11 @@ pub(super) const BESIDE: [(&str, &str, &str); 7] = [
     ("kvtier_chunks", "chunks", "chunks that are there"),
     ("kvtier_used_bytes", "bytes", "what is there, whoever wrote it; not shown while unknown"),
     ("kvtier_capacity_bytes", "bytes", "the cap; not shown where there is none"),
-    ("kvtier_tenant_used_bytes", "bytes", "what one tenant (cache salt) has there; label `tenant`"),
+    (
+        "kvtier_tenant_used_bytes",
+        "bytes",
+        "what one tenant (cache salt) has there; label `tenant`: 8 digits of a digest of its name",
+    ),
     (
         "kvtier_cost_dollars_total",
         "dollars",

@@ -165,6 +165,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn all_else_is_the_tiers_own() {
+        kvtier_testkit::passes_everything_on(|inner| Measured::around(inner).0);
+    }
+
+    #[test]
     fn buckets_add_up() {
         let times = Times::default();
         [5, 16, 17, 1 << 40].into_iter().for_each(|us| times.add(Duration::from_micros(us)));

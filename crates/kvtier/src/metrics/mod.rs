@@ -13,7 +13,7 @@ mod serve;
 use std::fmt;
 
 pub use document::markdown;
-pub use expose::{Sample, Shown, prometheus, prometheus_name, samples};
+pub use expose::{Sample, Shown, prometheus, prometheus_name, samples, tenant_label};
 #[cfg(feature = "metrics")]
 pub use facade::record;
 pub use grafana::dashboard;
@@ -102,6 +102,7 @@ counters! { HostCounters, "host":
     Stable Ops shed "saves not taken for want of room",
     Stable Bytes saved_bytes "payload of the chunks stored",
     Stable Chunks evicted "chunks dropped for room",
+    Experimental Chunks spill_dropped "chunks dropped for room that the tier below was to get: too much of what went before waits there",
     Experimental Bytes copied_save_bytes "copy ledger: payload that saves copied into the arena",
     Experimental Bytes shared_save_bytes "copy ledger: payload kept where it lay, without a copy",
 }

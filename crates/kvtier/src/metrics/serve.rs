@@ -1,44 +1,71 @@
 //! The smallest HTTP server that Prometheus can scrape.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{Shown, prometheus};
 
-/// How long a client may take to ask and to listen.
+/// How long a client may take to ask, and as long to listen.
 const CLIENT_MAX: Duration = Duration::from_secs(5);
 /// The longest request that is read, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
+
+/// How long nobody is let in after the system has let nobody in: it may lack descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `/metrics` until it is dropped: one client at a time, on a thread of its own.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    over: Arc<AtomicBool>,
+    now: Arc<Now>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Whether it is over, and who is being answered.
+#[derive(Debug, Default)]
+struct Now {
+    is_over: AtomicBool,
+    client: Mutex<Option<TcpStream>>,
+}
+
+impl Now {
+    fn client(&self) -> MutexGuard<'_, Option<TcpStream>> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers a client, unless it is over. A client that goes away is its own loss.
+    fn serve(&self, client: TcpStream, tiers: &[Shown]) -> io::Result<()> {
+        *self.client() = Some(client.try_clone()?);
+        if !self.is_over.load(Ordering::Acquire) {
+            let _ = answer(client, tiers);
+        }
+        *self.client() = None;
+        Ok(())
+    }
 }
 
 impl Server {
     /// Listens at `address` (port 0: one that is free) and shows these tiers.
     pub fn start(address: impl ToSocketAddrs, tiers: Vec<Shown>) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
-        let (address, over) = (listener.local_addr()?, Arc::new(AtomicBool::new(false)));
-        let ends = Arc::clone(&over);
+        let (address, now) = (listener.local_addr()?, Arc::<Now>::default());
+        let theirs = Arc::clone(&now);
         let serve = move || {
             for client in listener.incoming() {
-                if ends.load(Ordering::Acquire) {
+                if theirs.is_over.load(Ordering::Acquire) {
                     return;
                 }
-                // A client that goes away is its own loss.
-                let _ = client.and_then(|client| answer(client, &tiers));
+                if client.and_then(|client| theirs.serve(client, &tiers)).is_err() {
+                    std::thread::sleep(PAUSE);
+                }
             }
         };
         let thread = std::thread::Builder::new().name("kvtier-metrics".into()).spawn(serve)?;
-        Ok(Server { address, over, thread: Some(thread) })
+        Ok(Server { address, now, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -49,7 +76,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Release);
+        self.now.is_over.store(true, Ordering::Release);
+        // Whoever is slow is waited for no longer.
+        if let Some(client) = self.now.client().take() {
+            let _ = client.shutdown(Shutdown::Both);
+        }
         // Wakes it up.
         drop(TcpStream::connect_timeout(&self.address, CLIENT_MAX));
         if let Some(thread) = self.thread.take() {
@@ -62,8 +93,7 @@ impl Drop for Server {
 fn read(mut client: &TcpStream) -> io::Result<String> {
     let (began, mut head, mut piece) = (Instant::now(), Vec::new(), [0; 1024]);
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = CLIENT_MAX.checked_sub(began.elapsed()).filter(|left| !left.is_zero());
-        client.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
+        client.set_read_timeout(Some(left_of(began)?))?;
         match client.read(&mut piece)? {
             0 => break,
             n => head.extend_from_slice(&piece[..n]),
@@ -76,7 +106,6 @@ fn read(mut client: &TcpStream) -> io::Result<String> {
 }
 
 fn answer(client: TcpStream, tiers: &[Shown]) -> io::Result<()> {
-    client.set_write_timeout(Some(CLIENT_MAX))?;
     let asked = read(&client)?;
     let first = asked.lines().next().unwrap_or_default();
     let (status, kind, body) = match first.split(' ').collect::<Vec<_>>().as_slice() {
@@ -88,5 +117,24 @@ fn answer(client: TcpStream, tiers: &[Shown]) -> io::Result<()> {
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    (&client).write_all(&[head.as_bytes(), body.as_bytes()].concat())
+    write(&client, &[head.as_bytes(), body.as_bytes()].concat())
+}
+
+/// Writes all, as long as the client takes it in time: in all, not piece by piece.
+fn write(mut client: &TcpStream, mut rest: &[u8]) -> io::Result<()> {
+    let began = Instant::now();
+    while !rest.is_empty() {
+        client.set_write_timeout(Some(left_of(began)?))?;
+        match client.write(rest)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            n => rest = &rest[n..],
+        }
+    }
+    Ok(())
+}
+
+/// What is left of a client's time.
+fn left_of(began: Instant) -> io::Result<Duration> {
+    let left = CLIENT_MAX.checked_sub(began.elapsed()).filter(|left| !left.is_zero());
+    left.ok_or_else(|| io::ErrorKind::TimedOut.into())
 }

@@ -1,8 +1,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use kvtier_core::{Ctx, Error, ErrorKind, Hold, Key, LookedUp, Mode, Presence, Removed};
 
+use super::flights::Flight;
 use super::holds::{HOLDS_MAX, Parts};
 use super::{Inner, add};
 
@@ -62,13 +64,15 @@ impl Inner {
     }
 
     /// Key by key, since only so the counts of several tiers add up. A tier that fails keeps none of the others from removing, but the
-    /// answer is its error: the chunk may still be there.
+    /// answer is its error: the chunk may still be there. No load brings a chunk up while it is removed.
     pub async fn remove(&self, ctx: &Ctx, keys: &[Key]) -> Result<Removed, Error> {
         let (mut counts, mut failed) = (Removed::default(), None);
         for key in keys {
             let (mut removed, mut held) = (0, 0);
-            self.settled(key).await;
+            let _flight = self.alone_with(ctx, key).await?;
             for tier in &self.tiers {
+                // What the tier above gave up meanwhile is on its way to this one.
+                self.settled(key).await;
                 match tier.remove(ctx, [key.clone()].into()).await {
                     Ok(answer) => {
                         removed += answer.removed;
@@ -87,6 +91,22 @@ impl Inner {
             }
         }
         failed.map_or(Ok(counts), Err)
+    }
+}
+
+impl Inner {
+    /// The flight of a key, after those that are under way have landed. `Timeout` when others go on until the deadline.
+    async fn alone_with(&self, ctx: &Ctx, key: &Key) -> Result<Flight, Error> {
+        loop {
+            match self.flights.begin(key.digest()) {
+                Ok(flight) => return Ok(flight),
+                Err(landed) => drop(landed.await),
+            }
+            if Instant::now() >= ctx.deadline {
+                let what = "it was loaded all the time until the deadline";
+                return Err(Error::new(ErrorKind::Timeout, what).with_op("remove").with_key(*key.digest()));
+            }
+        }
     }
 }
 

@@ -2,9 +2,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Wake, Waker};
-use std::thread::JoinHandle;
+
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -40,7 +42,7 @@ impl Exec {
     pub fn start(name: &str) -> std::io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name(name.into()).spawn(move || theirs.run())?;
+        let thread = thread::Builder::new().name(name.into()).spawn(move || theirs.run())?;
         Ok(Exec { spawner: Spawner(shared), thread: Some(thread) })
     }
 
@@ -118,7 +120,7 @@ impl Drop for Exec {
     fn drop(&mut self) {
         self.spawner.0.lock().closed = true;
         self.spawner.0.work.notify_one();
-        if let Some(thread) = self.thread.take().filter(|t| t.thread().id() != std::thread::current().id()) {
+        if let Some(thread) = self.thread.take().filter(|t| t.thread().id() != thread::current().id()) {
             let _ = thread.join();
         }
     }

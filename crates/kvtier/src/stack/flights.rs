@@ -1,7 +1,9 @@
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{Completer, Digest, Error, Ticket, ticket};
+
+use crate::sync::{Mutex, MutexGuard};
 
 type Waiters = Vec<Completer<Result<(), Error>>>;
 

@@ -1,8 +1,10 @@
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use kvtier_core::HoldId;
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// The most holds of a stack at one time.
 pub const HOLDS_MAX: usize = 65_536;

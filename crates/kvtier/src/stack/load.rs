@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Chain, Class, Ctx, Digest, Done, Error, ErrorKind, Load, Loaded, MissReason, Op, Save, Saved, Slot, TierExt,
+    Class, Ctx, Digest, Done, Error, ErrorKind, Load, Loaded, MissReason, Op, Save, Saved, Slot, TierExt,
 };
 use kvtier_mem::{Lease, View};
 
@@ -21,8 +21,16 @@ struct Falling {
     op: Load,
     slot: LoadSlot,
     verdict: Verdict,
-    /// Ends the wait of others for this key, when dropped. `None` for one that has waited itself.
+    /// Ends the wait of others for this key, when dropped. Who has none brings nothing up, since a remove may be on its way down.
     flight: Option<Flight>,
+}
+
+/// A chunk that was found, and where it may go.
+struct Found {
+    /// Its place in the batch.
+    at: usize,
+    op: Load,
+    may_rise: bool,
 }
 
 /// Loads a batch: what no other load is fetching at the moment at once, then, when they have landed, the rest.
@@ -45,6 +53,7 @@ pub async fn load(stack: &Inner, ctx: &Ctx, ops: Vec<(Load, LoadSlot)>) {
         let _ = landed.await;
         rest.push(falling);
     }
+    rest.iter_mut().for_each(|falling| falling.flight = stack.flights.begin(falling.op.key.digest()).ok());
     batch.fall(rest).await;
 }
 
@@ -68,8 +77,8 @@ impl Batch<'_> {
                 open.iter_mut().for_each(|f| f.verdict.hear(Ok(Loaded::Miss(MissReason::Slow))));
                 continue;
             }
-            let ctx = self.ctx_for(at, &open);
-            let began = Instant::now();
+            let (ctx, began) = (self.ctx_for(at, &open), Instant::now());
+            let end = a_little_before(self.ctx.deadline);
             let (ops, rest): (Vec<_>, Vec<_>) =
                 open.into_iter().map(|f| (f.op, (f.at, f.slot, f.verdict, f.flight))).unzip();
             let answers = stack.tiers[at].load_waiting(&ctx, ops).await;
@@ -81,6 +90,11 @@ impl Batch<'_> {
                     Ok(Loaded::Hit { len }) => hits.push((len, Falling { at: place, op, slot, verdict, flight })),
                     // Its memory is still with that tier: nothing is left to offer to the next.
                     Err(e) if op.into.is_empty() => slot.finish(op, Err(e)),
+                    // What only this tier had no time for, others may have.
+                    Err(e) if e.kind() == ErrorKind::Timeout && Instant::now() < end => {
+                        verdict.hear_own(e);
+                        next.push(Falling { at: place, op, slot, verdict, flight });
+                    }
                     other => {
                         verdict.hear(other);
                         next.push(Falling { at: place, op, slot, verdict, flight });
@@ -102,9 +116,7 @@ impl Batch<'_> {
     /// stand in their chain, if they follow each other.
     fn ctx_for(&self, at: usize, open: &[Falling]) -> Ctx {
         let places: Vec<usize> = open.iter().map(|f| f.at).collect();
-        let mut ctx = self.stack.ctx_for(at, self.ctx);
-        ctx.chain = part_of(ctx.chain, &self.keys, &places);
-        ctx
+        self.stack.ctx_for(at, self.ctx).for_part(&self.keys, &places)
     }
 
     /// Answers hits of tier `at`, after they were promoted to the tiers above.
@@ -112,8 +124,9 @@ impl Batch<'_> {
         let (mut ops, mut rest) = (Vec::with_capacity(hits.len()), Vec::with_capacity(hits.len()));
         for (len, Falling { at: place, op, slot, verdict, flight }) in hits {
             add(&self.stack.counters.corrupt, u64::from(verdict.is_corrupt()));
-            rest.push((len, op.into.len(), slot, flight));
-            ops.push((place, op));
+            let leases = op.into.len();
+            ops.push(Found { at: place, may_rise: flight.is_some(), op });
+            rest.push((len, leases, slot, flight));
         }
         let ops = self.promote(ops, at).await;
         for (op, (len, leases, slot, flight)) in ops.into_iter().zip(rest) {
@@ -133,21 +146,21 @@ impl Batch<'_> {
 
     /// Saves chunks that tier `from` had to the tiers above that admit them, out of the callers' own leases, and gives them back. What a tier
     /// does not take now, it does not get: the next load finds it below again.
-    async fn promote(&self, ops: Vec<(usize, Load)>, from: usize) -> Vec<Load> {
+    async fn promote(&self, ops: Vec<Found>, from: usize) -> Vec<Load> {
         let stack = self.stack;
         let counted = plan::counts_hits(&stack.rules, from);
-        let to = |op: &Load| {
-            let hits = if counted { stack.seen.count(op.key.digest()) } else { 1 };
-            plan::promote_to(&stack.rules, from, hits)
+        let to = |found: &Found| {
+            let hits = if counted { stack.seen.count(found.op.key.digest()) } else { 1 };
+            if found.may_rise { plan::promote_to(&stack.rules, from, hits) } else { Tiers::default() }
         };
-        let wanted: Vec<Tiers> = ops.iter().map(|(_, op)| to(op)).collect();
+        let wanted: Vec<Tiers> = ops.iter().map(to).collect();
         let all = wanted.iter().fold(Tiers::default(), |all, tiers| all.and(*tiers));
         if all.is_empty() {
             add(&stack.counters.not_admitted, if from > 0 { ops.len() as u64 } else { 0 });
-            return ops.into_iter().map(|(_, op)| op).collect();
+            return ops.into_iter().map(|found| found.op).collect();
         }
         let frozen =
-            |(at, op): (usize, Load)| (at, op.key, op.into.into_iter().map(Lease::freeze).collect::<Vec<View>>());
+            |Found { at, op, .. }: Found| (at, op.key, op.into.into_iter().map(Lease::freeze).collect::<Vec<View>>());
         let chunks: Vec<_> = ops.into_iter().map(frozen).collect();
         for tier in all.iter() {
             let some = chunks.iter().zip(&wanted).filter(|(_, wanted)| wanted.iter().any(|at| at == tier));
@@ -155,9 +168,8 @@ impl Batch<'_> {
                 some.map(|((at, key, views), _)| (*at, Save { key: key.clone(), from: filled(views) })).unzip();
             add(&stack.counters.not_admitted, (chunks.len() - saves.len()) as u64);
             // The class tells the tier that this memory goes back to the caller, so that it copies instead of keeping it.
-            let mut ctx = self.ctx.clone().with_class(Class::Prefetch);
-            ctx.chain = part_of(ctx.chain, &self.keys, &places);
-            ctx.together = false;
+            let mut ctx = stack.ctx_for(tier, self.ctx).for_part(&self.keys, &places).with_class(Class::Prefetch);
+            (ctx.together, ctx.whole) = (false, None);
             for done in stack.tiers[tier].save(&ctx, saves).await {
                 add(&stack.counters.promoted, u64::from(matches!(done.result, Ok(Saved::Stored))));
                 add(&stack.counters.tier_errors, u64::from(done.result.is_err()));
@@ -170,14 +182,6 @@ impl Batch<'_> {
 
 fn filled(views: &[View]) -> Vec<View> {
     views.iter().filter(|v| !v.is_empty()).cloned().collect()
-}
-
-/// Where these of a batch's keys stand in the batch's chain; unknown if they do not follow each other.
-fn part_of(chain: Option<Chain>, keys: &[Digest], places: &[usize]) -> Option<Chain> {
-    let (chain, first) = (chain?, *places.first()?);
-    let one_after_another = places.iter().enumerate().all(|(n, at)| *at == first + n);
-    let parent = if first == 0 { chain.parent } else { Some(keys[first - 1]) };
-    one_after_another.then(|| Chain { parent, depth: chain.depth.saturating_add(first as u32) })
 }
 
 /// Ends the ops that nobody waits for any more; they have not begun in the tier that would be next.
@@ -219,30 +223,20 @@ impl Inner {
 
     /// The deadline that a tier is given: its own if it has one, and a little before the stack's.
     pub fn ctx_for(&self, at: usize, ctx: &Ctx) -> Ctx {
-        let (now, mut ctx) = (Instant::now(), ctx.clone());
-        let left = ctx.deadline.saturating_duration_since(now);
-        ctx.deadline -= (left / 16).min(MARGIN_MAX);
-        if let Some(own) = self.rules[at].deadline {
-            ctx.deadline = ctx.deadline.min(now + own);
+        let mut ctx = ctx.clone();
+        ctx.deadline = a_little_before(ctx.deadline);
+        if let Some(own) = self.rules[at].deadline.and_then(|own| Instant::now().checked_add(own)) {
+            ctx.deadline = ctx.deadline.min(own);
         }
         ctx
     }
 }
 
+/// When a tier is to have answered so that the stack can answer in time.
+fn a_little_before(deadline: Instant) -> Instant {
+    let left = deadline.saturating_duration_since(Instant::now());
+    deadline - (left / 16).min(MARGIN_MAX)
+}
+
 /// How much earlier than the stack a tier below it answers, at most.
 const MARGIN_MAX: Duration = Duration::from_millis(20);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_part_of_a_batch_has_its_own_place_in_the_chain() {
-        let keys = [1, 2, 3, 4].map(|n| Digest([n; 32]));
-        let chain = Chain { parent: Some(Digest([0; 32])), depth: 7 };
-        assert_eq!(part_of(Some(chain), &keys, &[0, 1, 2, 3]), Some(chain));
-        assert_eq!(part_of(Some(chain), &keys, &[2, 3]), Some(Chain { parent: Some(keys[1]), depth: 9 }));
-        assert_eq!(part_of(Some(chain), &keys, &[0, 2]), None);
-        assert_eq!(part_of(None, &keys, &[0]), None);
-    }
-}

@@ -12,6 +12,8 @@ mod pace;
 mod plan;
 mod save;
 mod seen;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod verdict;
 
 use std::future::Future;
@@ -66,8 +68,8 @@ struct Inner {
     computed_per_s: Option<f64>,
     dirty: Arc<Dirty>,
     behind_max: Duration,
-    /// Chunks on their way to a lower tier that nobody waits for but removes.
-    behind: Flights,
+    /// For each tier, chunks on their way to it that nobody waits for but removes.
+    behind: Vec<Flights>,
     seen: Seen,
     spawner: Spawner,
     flights: Flights,
@@ -95,12 +97,12 @@ impl Stack {
         let exec = Exec::start(name).map_err(thread)?;
         let inner = Arc::new(Inner {
             paces: tiers.iter().map(|_| Pace::new()).collect(),
+            behind: tiers.iter().map(|_| Flights::default()).collect(),
             tiers,
             rules,
             computed_per_s: computed_bytes_per_s,
             dirty: Dirty::new(dirty_bytes_max),
             behind_max,
-            behind: Flights::default(),
             seen: Seen::default(),
             spawner: exec.spawner().clone(),
             flights: Flights::default(),
@@ -183,7 +185,7 @@ impl Stack {
 
 impl Inner {
     async fn flush(&self) {
-        while let Some(landed) = self.behind.any() {
+        while let Some(landed) = self.behind.iter().find_map(Flights::any) {
             let _ = landed.await;
         }
     }

@@ -1,22 +1,32 @@
 //! How fast tiers load, as measured, and whether that beats computing.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How much what was measured before counts beside a new measurement.
 const KEEP: f64 = 0.95;
 /// Nothing is said before so many loads were measured.
 const MEASURED_MIN: f64 = 4.0;
-/// A tier that is too slow is tried again every so often, as long as this: it may be faster by now.
-const RETRY_EVERY: Duration = Duration::from_secs(5);
-const RETRY_FOR: Duration = Duration::from_millis(200);
+/// In this time what was measured comes to count half. A tier that is not asked is unknown again after a while, and measured anew.
+const HALF_LIFE: Duration = Duration::from_secs(10);
+/// A tier that is too slow is tried again with the first load after so long, and those that come shortly after that: it may be faster by now.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+const RETRY_FOR: Duration = Duration::from_millis(100);
 
 /// The measured pace of one tier: a line through seconds by bytes, the older measurements counting less.
 #[derive(Debug)]
 pub struct Pace {
-    sums: Mutex<Sums>,
-    began: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    sums: Sums,
+    /// When something was measured last.
+    heard: Instant,
+    /// When it was tried last although it was too slow.
+    tried: Instant,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,37 +47,75 @@ pub struct Speed {
 
 impl Pace {
     pub fn new() -> Self {
-        Pace { sums: Mutex::default(), began: Instant::now() }
+        let now = Instant::now();
+        Pace { state: Mutex::new(State { sums: Sums::default(), heard: now, tried: now }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A batch of loads of so many bytes took so long.
     pub fn heard(&self, bytes: u64, took: Duration) {
-        let (x, y) = (bytes as f64, took.as_secs_f64());
-        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = *sums;
-        *sums = Sums {
-            n: KEEP * old.n + 1.0,
-            bytes: KEEP * old.bytes + x,
-            seconds: KEEP * old.seconds + y,
-            bytes_squared: KEEP * old.bytes_squared + x * x,
-            product: KEEP * old.product + x * y,
+        self.heard_at(Instant::now(), bytes, took);
+    }
+
+    fn heard_at(&self, now: Instant, bytes: u64, took: Duration) {
+        let (x, y, mut state) = (bytes as f64, took.as_secs_f64(), self.state());
+        let old = state.sums.times(KEEP * state.faded(now));
+        state.sums = Sums {
+            n: old.n + 1.0,
+            bytes: old.bytes + x,
+            seconds: old.seconds + y,
+            bytes_squared: old.bytes_squared + x * x,
+            product: old.product + x * y,
         };
+        state.heard = now;
     }
 
     /// What loads took of late; `None` before enough were measured.
     pub fn speed(&self) -> Option<Speed> {
-        let sums = *self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        let sums = self.state().sums;
         (sums.n >= MEASURED_MIN).then(|| sums.speed())
     }
 
     /// Whether loading this much is quicker than computing it at so many bytes a second. What was too slow is tried again now and then.
     pub fn beats(&self, bytes: u64, computed_per_s: f64) -> bool {
-        let quicker = self.speed().is_none_or(|speed| speed.takes_s(bytes) <= bytes as f64 / computed_per_s);
-        quicker || self.began.elapsed().as_millis() % RETRY_EVERY.as_millis() < RETRY_FOR.as_millis()
+        self.beats_at(Instant::now(), bytes, computed_per_s)
+    }
+
+    fn beats_at(&self, now: Instant, bytes: u64, computed_per_s: f64) -> bool {
+        let mut state = self.state();
+        let is_known = state.sums.n * state.faded(now) >= MEASURED_MIN;
+        if !is_known || state.sums.speed().takes_s(bytes) <= bytes as f64 / computed_per_s {
+            return true;
+        }
+        if now.saturating_duration_since(state.tried) >= RETRY_EVERY {
+            state.tried = now;
+        }
+        now.saturating_duration_since(state.tried) < RETRY_FOR
+    }
+}
+
+impl State {
+    /// What is left by now of the weight of what was measured.
+    fn faded(&self, now: Instant) -> f64 {
+        let half_lives = now.saturating_duration_since(self.heard).as_secs_f64() / HALF_LIFE.as_secs_f64();
+        0.5_f64.powf(half_lives)
     }
 }
 
 impl Sums {
+    fn times(self, factor: f64) -> Self {
+        Sums {
+            n: factor * self.n,
+            bytes: factor * self.bytes,
+            seconds: factor * self.seconds,
+            bytes_squared: factor * self.bytes_squared,
+            product: factor * self.product,
+        }
+    }
+
     fn speed(self) -> Speed {
         let spread = self.n * self.bytes_squared - self.bytes * self.bytes;
         let flat = Speed { delay_s: 0.0, s_per_byte: self.seconds / self.bytes.max(1.0) };
@@ -140,13 +188,32 @@ mod tests {
         assert!(speed.delay_s == 0.0 && (speed.takes_s(1 << 20) - 0.001).abs() < 1e-4, "{speed:?}");
     }
 
-    #[test]
-    fn a_slow_tier_is_tried_again() {
+    fn slow(now: Instant) -> Pace {
         let pace = Pace::new();
-        (0..20).for_each(|_| pace.heard(1 << 20, Duration::from_secs(1)));
-        let pace = |age| Pace { sums: Mutex::new(*pace.sums.lock().unwrap()), began: Instant::now() - age };
-        assert!(!pace(Duration::from_secs(1)).beats(1 << 20, 1e9));
-        assert!(pace(RETRY_EVERY).beats(1 << 20, 1e9));
-        assert!(pace(Duration::from_secs(1)).beats(1 << 20, 1e3), "computing is slower still");
+        (0..20).for_each(|_| pace.heard_at(now, 1 << 20, Duration::from_secs(1)));
+        pace.state().tried = now;
+        pace
+    }
+
+    #[test]
+    fn a_slow_tier_is_tried_again_whenever_the_next_load_comes() {
+        let (now, ms) = (Instant::now(), Duration::from_millis);
+        let pace = slow(now);
+        assert!(pace.beats_at(now + ms(500), 1 << 20, 1e3), "computing is slower still");
+        let asked = |after| pace.beats_at(now + ms(after), 1 << 20, 1e9);
+        // However the loads fall: one after a second is a trial, and so is what follows shortly.
+        assert_eq!([500, 1730, 1800, 1831, 2700, 2731, 2800].map(asked), [false, true, true, false, false, true, true]);
+    }
+
+    #[test]
+    fn a_tier_that_is_not_asked_is_unknown_again_and_one_that_is_faster_by_now_is_soon_believed() {
+        let now = Instant::now();
+        let (pace, later) = (slow(now), now + 3 * HALF_LIFE);
+        pace.state().tried = later;
+        assert!(pace.beats_at(later, 1 << 20, 1e9));
+        (0..4).for_each(|_| pace.heard_at(later, 1 << 20, Duration::from_millis(1)));
+        (4..8).for_each(|_| pace.heard_at(later + 2 * HALF_LIFE, 1 << 20, Duration::from_millis(1)));
+        pace.state().tried = later + 2 * HALF_LIFE;
+        assert!(pace.beats_at(later + 2 * HALF_LIFE + RETRY_FOR, 1 << 20, 1e7), "{:?}", pace.speed());
     }
 }

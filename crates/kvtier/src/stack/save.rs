@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use kvtier_core::{Class, Ctx, Done, Error, Key, Save, Saved, ShedReason, Slot, Spill, Ticket, Tier, TierExt, View};
+use kvtier_core::{
+    Class, Ctx, Digest, Done, Error, Key, Op, Save, Saved, ShedReason, Slot, Spill, Spilled, Ticket, Tier, TierExt,
+    View,
+};
 
 use super::dirty::Share;
 use super::exec::Spawner;
@@ -14,6 +18,8 @@ use super::{Inner, add};
 
 /// A save on its way through the tiers.
 struct Saving {
+    /// Its place in the batch.
+    at: usize,
     op: Save,
     slot: Slot<Save, Saved>,
     plan: SavePlan,
@@ -22,19 +28,39 @@ struct Saving {
 
 /// A chunk that a lower tier gets in the background.
 struct Behind {
+    /// Its place in the batch.
+    at: usize,
     tiers: Tiers,
     save: Save,
     _share: Share,
-    /// Ends the wait of removes for this key, when dropped.
-    _flight: Flight,
+    /// End the wait of removes for this key, when dropped: one for each tier.
+    _flights: Vec<Flight>,
+}
+
+/// What is said of all chunks of a batch.
+struct Batch {
+    ctx: Ctx,
+    keys: Vec<Digest>,
+}
+
+impl Batch {
+    fn new(ctx: &Ctx, ops: impl Iterator<Item = Digest>) -> Self {
+        Batch { ctx: ctx.clone(), keys: ops.collect() }
+    }
+
+    /// What a tier is told that gets the chunks at these places.
+    fn part(&self, places: &[usize]) -> Ctx {
+        self.ctx.for_part(&self.keys, places)
+    }
 }
 
 /// Saves a batch.
 pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, ops: Vec<(Save, Slot<Save, Saved>)>) {
+    let batch = Batch::new(ctx, ops.iter().map(|(op, _)| *op.key.digest()));
     let mut open = Vec::with_capacity(ops.len());
-    for (op, slot) in ops {
+    for (at, (op, slot)) in ops.into_iter().enumerate() {
         match slot.is_over() {
-            None => open.push(Saving { op, slot, plan: SavePlan::new(), best: None }),
+            None => open.push(Saving { at, op, slot, plan: SavePlan::new(), best: None }),
             Some(kind) => {
                 let error = Error::new(kind, "the save ended before it began").with_op("save");
                 let error = error.with_key(*op.key.digest());
@@ -53,11 +79,11 @@ pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, ops: Vec<(Save, Slot<Save, Save
         }
         open = Vec::new();
         for (tiers, some) in waited {
-            open.extend(save_to(stack, ctx, tiers, some).await);
+            open.extend(save_to(stack, &batch, tiers, some).await);
         }
     }
     if !behind.is_empty() {
-        stack.spawner.spawn(write_behind(Arc::clone(stack), behind));
+        stack.spawner.spawn(write_behind(Arc::clone(stack), batch, behind));
     }
 }
 
@@ -67,7 +93,7 @@ fn next(stack: &Inner, saving: &mut Saving, behind: &mut Vec<Behind>) -> Option<
         match saving.plan.next(&stack.rules) {
             SaveStep::Wait(tiers) => return Some(tiers),
             SaveStep::Done => return None,
-            SaveStep::Later { tiers, from } => match stack.behind(&saving.op.key, tiers, from) {
+            SaveStep::Later { tiers, from } => match stack.behind(saving, tiers, from) {
                 Some(one) => behind.extend(one),
                 None => {
                     add(&stack.counters.dirty_full, 1);
@@ -79,12 +105,13 @@ fn next(stack: &Inner, saving: &mut Saving, behind: &mut Vec<Behind>) -> Option<
 }
 
 /// Saves chunks to some tiers, all at once, and notes what each made of it.
-async fn save_to(stack: &Inner, ctx: &Ctx, tiers: Tiers, mut some: Vec<Saving>) -> Vec<Saving> {
+async fn save_to(stack: &Inner, batch: &Batch, tiers: Tiers, mut some: Vec<Saving>) -> Vec<Saving> {
+    let ctx = batch.part(&some.iter().map(|saving| saving.at).collect::<Vec<_>>());
     let copies = || some.iter().map(|s| Save { key: s.op.key.clone(), from: s.op.from.clone() }).collect();
     // All have begun before the first is waited for.
-    let begun: Vec<(usize, Ticket<_>)> = tiers.iter().map(|at| (at, stack.tiers[at].save(ctx, copies()))).collect();
+    let begun: Vec<(usize, Ticket<_>)> = tiers.iter().map(|at| (at, stack.tiers[at].save(&ctx, copies()))).collect();
     for (at, ticket) in begun {
-        let answers = patient(&*stack.tiers[at], ctx, ticket.await).await;
+        let answers = patient(&*stack.tiers[at], &ctx, ticket.await).await;
         for (saving, answer) in some.iter_mut().zip(answers) {
             add(&stack.counters.tier_errors, u64::from(answer.is_err()));
             if matches!(answer, Ok(Saved::Stored | Saved::Present)) {
@@ -101,6 +128,7 @@ async fn save_to(stack: &Inner, ctx: &Ctx, tiers: Tiers, mut some: Vec<Saving>) 
 
 /// A tier's answers, with those that were throttled offered again until the deadline.
 async fn patient(tier: &dyn Tier, ctx: &Ctx, answers: Vec<Done<Save, Saved>>) -> Vec<Result<Saved, Error>> {
+    let keys: Vec<Digest> = answers.iter().map(|done| *done.op.key().digest()).collect();
     let (mut results, mut again) = (Vec::with_capacity(answers.len()), Vec::new());
     for (at, Done { op, result }) in answers.into_iter().enumerate() {
         if matches!(result, Ok(Saved::Shed(ShedReason::Throttled))) {
@@ -110,7 +138,8 @@ async fn patient(tier: &dyn Tier, ctx: &Ctx, answers: Vec<Done<Save, Saved>>) ->
     }
     if !again.is_empty() && tier.ready(ctx).await.is_ok() {
         let (places, ops): (Vec<_>, Vec<_>) = again.into_iter().unzip();
-        for (at, done) in places.into_iter().zip(tier.save_waiting(ctx, ops).await) {
+        let ctx = ctx.for_part(&keys, &places);
+        for (at, done) in places.into_iter().zip(tier.save_waiting(&ctx, ops).await) {
             results[at] = done.result;
         }
     }
@@ -118,13 +147,15 @@ async fn patient(tier: &dyn Tier, ctx: &Ctx, answers: Vec<Done<Save, Saved>>) ->
 }
 
 /// Writes chunks to lower tiers. What cannot be written is lost to them, and counted.
-async fn write_behind(stack: Arc<Inner>, chunks: Vec<Behind>) {
+async fn write_behind(stack: Arc<Inner>, batch: Batch, chunks: Vec<Behind>) {
     let all = chunks.iter().fold(Tiers::default(), |all, chunk| all.and(chunk.tiers));
     for at in all.iter() {
         let here = chunks.iter().filter(|chunk| chunk.tiers.iter().any(|tier| tier == at));
-        let saves = here.map(|chunk| Save { key: chunk.save.key.clone(), from: chunk.save.from.clone() }).collect();
+        let copy = |chunk: &Behind| (chunk.at, Save { key: chunk.save.key.clone(), from: chunk.save.from.clone() });
+        let (places, saves): (Vec<usize>, Vec<Save>) = here.map(copy).unzip();
         // A tier that hangs takes its own time, not that of the next.
-        let ctx = Ctx::within(stack.behind_max).with_class(Class::Write);
+        let mut ctx = batch.part(&places).with_class(Class::Write);
+        ctx.deadline = Ctx::within(stack.behind_max).deadline;
         for done in stack.tiers[at].save_waiting(&ctx, saves).await {
             match done.result {
                 Ok(Saved::Stored | Saved::Present) => add(&stack.counters.written_behind, 1),
@@ -141,21 +172,26 @@ async fn write_behind(stack: Arc<Inner>, chunks: Vec<Behind>) {
 impl Inner {
     /// What it takes to write a chunk of tier `from` to these tiers later; the inner `None` if that is under way already, the outer one when
     /// it cannot be done.
-    fn behind(&self, key: &Key, tiers: Tiers, from: usize) -> Option<Option<Behind>> {
-        let view = self.tiers[from].peek(key)?;
-        self.behind_view(key.clone(), view, tiers)
+    fn behind(&self, saving: &Saving, tiers: Tiers, from: usize) -> Option<Option<Behind>> {
+        let view = self.tiers[from].peek(&saving.op.key)?;
+        self.behind_view(saving.at, (saving.op.key.clone(), view), tiers)
     }
 
-    fn behind_view(&self, key: Key, view: View, tiers: Tiers) -> Option<Option<Behind>> {
+    fn behind_view(&self, at: usize, (key, view): (Key, View), tiers: Tiers) -> Option<Option<Behind>> {
         let share = self.dirty.take(view.len() as u64)?;
-        let Ok(flight) = self.behind.begin(key.digest()) else { return Some(None) };
-        Some(Some(Behind { tiers, save: Save { key, from: vec![view] }, _share: share, _flight: flight }))
+        let begun = tiers.iter().filter_map(|to| Some((to, self.behind[to].begin(key.digest()).ok()?)));
+        let (to, flights): (Vec<usize>, Vec<Flight>) = begun.unzip();
+        let tiers = to.into_iter().fold(Tiers::default(), |all, to| all.and(Tiers::only(to)));
+        let save = Save { key, from: vec![view] };
+        Some((!tiers.is_empty()).then_some(Behind { at, tiers, save, _share: share, _flights: flights }))
     }
 
-    /// Resolves when a chunk that is on its way to a lower tier has arrived there, so that a remove takes it all.
+    /// Resolves when a chunk that is on its way to lower tiers has arrived there, so that a remove takes it all.
     pub async fn settled(&self, key: &Key) {
-        if let Some(landed) = self.behind.wait_for(key.digest()) {
-            let _ = landed.await;
+        for flights in &self.behind {
+            if let Some(landed) = flights.wait_for(key.digest()) {
+                let _ = landed.await;
+            }
         }
     }
 }
@@ -174,19 +210,25 @@ impl Spiller {
 }
 
 impl Spill for Spiller {
-    fn take(&self, victims: Vec<(Key, View)>) {
+    fn take(&self, victims: Vec<Spilled>) {
         let Some(stack) = self.stack.upgrade() else { return };
-        let mut behind = Vec::with_capacity(victims.len());
-        for (key, view) in victims {
-            match stack.behind_view(key, view, Tiers::only(self.below)) {
-                Some(one) => behind.extend(one),
-                None => add(&stack.counters.lost_behind, 1),
+        let spawner: Spawner = stack.spawner.clone();
+        // They were nobody's batch: only those of one set have to do with each other.
+        for together in victims.chunk_by(|a, b| a.set.is_some() && a.set == b.set) {
+            let mut ctx = Ctx::within(Duration::ZERO);
+            (ctx.together, ctx.whole) = (together[0].set.is_some(), together[0].set.clone());
+            let batch = Batch::new(&ctx, together.iter().map(|one| *one.key.digest()));
+            let mut behind = Vec::with_capacity(together.len());
+            for (at, one) in together.iter().enumerate() {
+                match stack.behind_view(at, (one.key.clone(), one.bytes.clone()), Tiers::only(self.below)) {
+                    Some(one) => behind.extend(one),
+                    None => add(&stack.counters.lost_behind, 1),
+                }
             }
-        }
-        add(&stack.counters.spilled, behind.len() as u64);
-        if !behind.is_empty() {
-            let spawner: Spawner = stack.spawner.clone();
-            spawner.spawn(write_behind(stack, behind));
+            add(&stack.counters.spilled, behind.len() as u64);
+            if !behind.is_empty() {
+                spawner.spawn(write_behind(Arc::clone(&stack), batch, behind));
+            }
         }
     }
 }

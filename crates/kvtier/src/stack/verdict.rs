@@ -3,6 +3,8 @@ use kvtier_core::{Error, ErrorKind, Loaded, MissReason, Saved, ShedReason};
 /// What the tiers that could not load a chunk said of it.
 #[derive(Debug, Default)]
 pub struct Verdict {
+    /// The end that the caller set.
+    ended: Option<Error>,
     error: Option<Error>,
     throttled: bool,
     miss: Option<MissReason>,
@@ -12,9 +14,8 @@ impl Verdict {
     /// Hears one tier's answer, which is no hit.
     pub fn hear(&mut self, answer: Result<Loaded, Error>) {
         match answer {
-            // The ends that the caller set speak before a tier's own troubles.
-            Err(e) if self.error.as_ref().is_none_or(|old| !is_callers(old.kind())) => self.error = Some(e),
-            Err(_) => {}
+            Err(e) if matches!(e.kind(), ErrorKind::Timeout | ErrorKind::Canceled) => self.ended = Some(e),
+            Err(e) => self.error = Some(e),
             // Corrupt or too long says more than absent.
             Ok(Loaded::Miss(reason)) if self.miss.is_none_or(|old| old == MissReason::Absent) => {
                 self.miss = Some(reason)
@@ -22,6 +23,11 @@ impl Verdict {
             Ok(Loaded::Miss(_)) => {}
             Ok(_) => self.throttled = true,
         }
+    }
+
+    /// Hears of a trouble of one tier's own, whatever its kind.
+    pub fn hear_own(&mut self, error: Error) {
+        self.error = Some(error);
     }
 
     /// Whether some tier held bytes that failed their checks.
@@ -32,18 +38,16 @@ impl Verdict {
     /// What the stack says. One tier that answers is enough: a tier that fails beside it is a miss there. Only the ends that the caller
     /// set are told as they are, and the error when all tiers failed.
     pub fn sum_up(self) -> Result<Loaded, Error> {
+        if let Some(ended) = self.ended {
+            return Err(ended);
+        }
         match (self.error, self.miss) {
-            (Some(e), _) if is_callers(e.kind()) => Err(e),
             _ if self.throttled => Ok(Loaded::Throttled),
             (_, Some(reason)) => Ok(Loaded::Miss(reason)),
             (Some(e), None) => Err(e),
             (None, None) => Ok(Loaded::Miss(MissReason::Absent)),
         }
     }
-}
-
-fn is_callers(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Timeout | ErrorKind::Canceled)
 }
 
 /// The better of two tiers' answers to one save: stored anywhere is stored, next best is that it was there already, then a tier that
@@ -85,6 +89,17 @@ mod tests {
         assert_eq!(sum_up(vec![Err(Io), Err(Closed)]), Err(Closed));
         assert_eq!(sum_up(vec![miss(Absent), Ok(Loaded::Throttled)]), Ok(Loaded::Throttled));
         assert_eq!(sum_up(vec![]), miss(Absent));
+    }
+
+    #[test]
+    fn a_tier_that_took_too_long_by_its_own_measure_is_a_miss_there() {
+        let mut verdict = Verdict::default();
+        verdict.hear(Ok(Loaded::Miss(MissReason::Absent)));
+        verdict.hear_own(Error::new(ErrorKind::Timeout, "test"));
+        assert_eq!(verdict.sum_up().unwrap(), Loaded::Miss(MissReason::Absent));
+        let mut alone = Verdict::default();
+        alone.hear_own(Error::new(ErrorKind::Timeout, "test"));
+        assert_eq!(alone.sum_up().unwrap_err().kind(), ErrorKind::Timeout);
     }
 
     #[test]

@@ -76,14 +76,21 @@ fn wait_for(switch: &Switch) {
     drop(switch.1.wait_while(open, |open| !*open).unwrap());
 }
 
-/// A host tier whose loads and saves wait at gates, and which can be slow or broken. It keeps deadlines of loads.
+/// What came with a batch of saves: its context, and its keys.
+pub type Batched = (Ctx, Vec<Key>);
+
+/// A host tier whose loads and saves wait at gates, and which can be slow or broken. It keeps deadlines of loads. It stands for a medium that is
+/// no memory: it shows no bytes where they lie, and hands nothing on.
 #[derive(Debug)]
 pub struct Probe {
     pub below: Arc<HostTier>,
     pub loads: AtomicU64,
     broken: AtomicBool,
+    late: AtomicBool,
     gate: Switch,
     saves: Switch,
+    answers: Switch,
+    batches: Mutex<Vec<Batched>>,
     delay_ms: Arc<AtomicU64>,
     clock: Timekeeper,
 }
@@ -91,14 +98,21 @@ pub struct Probe {
 impl Probe {
     pub fn over(below: Arc<HostTier>) -> Arc<Self> {
         let switch = || Arc::new((Mutex::new(true), Condvar::new()));
-        let (loads, broken, delay_ms) = (AtomicU64::new(0), AtomicBool::new(false), Arc::default());
+        let (loads, broken, late, delay_ms) =
+            (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false), Arc::default());
         let clock = Timekeeper::start("probe").unwrap();
-        Arc::new(Probe { below, loads, broken, gate: switch(), saves: switch(), delay_ms, clock })
+        let (gate, saves, answers, batches) = (switch(), switch(), switch(), Mutex::default());
+        Arc::new(Probe { below, loads, broken, late, gate, saves, answers, batches, delay_ms, clock })
     }
 
     /// From now on everything answers `Io`.
     pub fn break_it(&self) {
         self.broken.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on every load answers `Timeout`, and gives the memory back.
+    pub fn time_out(&self) {
+        self.late.store(true, Ordering::SeqCst);
     }
 
     /// It works again.
@@ -114,6 +128,16 @@ impl Probe {
     /// Lets saves through, or makes them wait.
     pub fn open_saves(&self, open: bool) {
         set(&self.saves, open);
+    }
+
+    /// Answers loads, or keeps the answers.
+    pub fn open_answers(&self, open: bool) {
+        set(&self.answers, open);
+    }
+
+    /// The batches of saves that came so far.
+    pub fn batches(&self) -> Vec<Batched> {
+        self.batches.lock().unwrap().clone()
     }
 
     /// Makes every batch of loads take this long.
@@ -143,6 +167,10 @@ impl Tier for Probe {
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         self.loads.fetch_add(ops.len() as u64, Ordering::SeqCst);
+        if self.late.load(Ordering::SeqCst) {
+            let late = |op| Done { op, result: Err(Error::new(ErrorKind::Timeout, "late for the test")) };
+            return Ticket::now(ops.into_iter().map(late).collect());
+        }
         if self.check().is_err() {
             return Ticket::now(ops.into_iter().map(|op| Done { op, result: self.check().map(|()| ABSENT) }).collect());
         }
@@ -150,11 +178,13 @@ impl Tier for Probe {
         let (batch, slots, ticket) = Batch::<Load, Loaded>::new(ctx.deadline, keys);
         self.clock.at(ctx.deadline, &batch.expiry());
         let (below, gate, delay) = (Arc::clone(&self.below), Arc::clone(&self.gate), Arc::clone(&self.delay_ms));
-        let ctx = ctx.clone();
+        let (ctx, answers) = (ctx.clone(), Arc::clone(&self.answers));
         std::thread::spawn(move || {
             wait_for(&gate);
             std::thread::sleep(Duration::from_millis(delay.load(Ordering::SeqCst)));
-            for (slot, done) in slots.into_iter().zip(below.load(&ctx, ops).wait()) {
+            let done = below.load(&ctx, ops).wait();
+            wait_for(&answers);
+            for (slot, done) in slots.into_iter().zip(done) {
                 slot.finish(done.op, done.result);
             }
         });
@@ -162,6 +192,7 @@ impl Tier for Probe {
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        self.batches.lock().unwrap().push((ctx.clone(), ops.iter().map(|op| op.key.clone()).collect()));
         if self.check().is_err() {
             let failed = |op| Done { op, result: self.check().map(|()| Saved::Present) };
             return Ticket::now(ops.into_iter().map(failed).collect());

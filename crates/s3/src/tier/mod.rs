@@ -39,6 +39,7 @@ pub use truth::fuzz_manifest;
 pub use truth::{Evictor, TruthConfig};
 
 use crate::Client;
+use counters::add;
 use shared::Shared;
 use together::{Place, Together};
 
@@ -228,7 +229,13 @@ impl Tier for S3Tier {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.clock.at(ctx.deadline, &batch.expiry());
-        let (announced, together) = (self.shared.announce(ctx.chain, &ops), Together::new(&self.shared, ctx, &ops));
+        let Ok(together) = Together::new(&self.shared, ctx, &ops) else {
+            add(&self.shared.counters.shed, ops.len() as u64);
+            let shed = |(op, slot): (Save, Slot<_, _>)| slot.finish(op, Ok(Saved::Shed(ShedReason::Sets)));
+            ops.into_iter().zip(slots).for_each(shed);
+            return ticket;
+        };
+        let announced = self.shared.announce(ctx.chain, &ops);
         let (places, begun) = (Place::of_each(ops.len()), Instant::now());
         for (((op, slot), announced), place) in ops.into_iter().zip(slots).zip(announced).zip(places) {
             let refusal = save::refusal(&op, self.bounce_bytes);

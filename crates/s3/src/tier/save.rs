@@ -75,7 +75,7 @@ pub struct Asked {
 
 /// A save: room first, then the key for itself, then one PUT.
 pub async fn save(shared: Arc<Shared>, asked: Asked) {
-    let Asked { op, slot, mut announced, together, mut place, begun } = asked;
+    let Asked { op, slot, announced, together, mut place, begun } = asked;
     let result = match slot.is_over() {
         Some(over) => Err(Error::new(over, "ended before it began").with_op("save")),
         None => {
@@ -88,7 +88,7 @@ pub async fn save(shared: Arc<Shared>, asked: Asked) {
                     Err(without) => return Ok(without),
                 };
                 place.asked();
-                put(&shared, (&op, &slot), (room, &mut announced), together.are_many()).await
+                put(&shared, (&op, &slot), (room, &announced), together.are_many()).await
             };
             tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late())
         }
@@ -137,7 +137,7 @@ async fn room<'a>(
 async fn put(
     shared: &Shared,
     (op, slot): (&Save, &Slot<Save, Saved>),
-    (room, announced): (Room<'_>, &mut Announced),
+    (room, announced): (Room<'_>, &Announced),
     of_many: bool,
 ) -> Result<Saved, Error> {
     let (digest, len) = (op.key.digest(), op.bytes());
@@ -162,7 +162,7 @@ async fn put(
 fn entered(
     shared: &Shared,
     (key, name): (&Key, &str),
-    (len, room, announced): (u64, Room<'_>, &mut Announced),
+    (len, room, announced): (u64, Room<'_>, &Announced),
     stored: Stored,
 ) -> Result<Saved, Error> {
     shared.geometry.learn(key, len);
@@ -171,7 +171,6 @@ fn entered(
     {
         return Ok(Saved::Shed(ShedReason::Full));
     }
-    announced.is_there();
     shared.outbox.ring();
     if stored == Stored::Present {
         return Ok(Saved::Present);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvtier_core::{Chain, Ctx, Save};
 use kvtier_evict::Hint;
-use kvtier_index::{ChainPlace, Tag};
+use kvtier_index::{ChainPlace, SetId, SetsFull, Tag};
 use kvtier_key::Digest;
 use tokio::sync::oneshot;
 
@@ -17,14 +17,15 @@ pub struct Together {
     shared: Arc<Shared>,
     chain: Vec<Digest>,
     hint: kvtier_core::Hint,
-    is_set: bool,
+    set: Option<SetId>,
 }
 
 impl Together {
-    pub fn new(shared: &Arc<Shared>, ctx: &Ctx, ops: &[Save]) -> Arc<Self> {
+    /// Errors when its chunks are there together or not at all, and there are too many such already.
+    pub fn new(shared: &Arc<Shared>, ctx: &Ctx, ops: &[Save]) -> Result<Arc<Self>, SetsFull> {
         let chain: Vec<Digest> = ops.iter().map(|op| *op.key.digest()).collect();
-        let is_set = ctx.together && shared.books().index.declare_set(&chain);
-        Arc::new(Together { shared: Arc::clone(shared), chain, hint: ctx.hint, is_set })
+        let set = ctx.set_of(ops).map_or(Ok(None), |whole| shared.books().index.declare_set(&whole))?;
+        Ok(Arc::new(Together { shared: Arc::clone(shared), chain, hint: ctx.hint, set }))
     }
 
     /// Whether what is said of one chunk is said of it when the batch is over.
@@ -35,13 +36,12 @@ impl Together {
 
 impl Drop for Together {
     fn drop(&mut self) {
+        let mut books = self.shared.books();
+        self.set.into_iter().for_each(|set| books.index.end_set(set));
         if self.are_many() {
-            let mut books = self.shared.books();
-            if self.is_set {
-                books.index.end_set(&self.chain);
-            }
             books.index.touch_batch(&self.chain);
         }
+        drop(books);
         self.shared.hint(&self.chain, &self.hint);
     }
 }
@@ -85,7 +85,7 @@ pub struct Announced {
     shared: Arc<Shared>,
     key: Digest,
     place: ChainPlace,
-    over: bool,
+    is_noted: bool,
 }
 
 impl Announced {
@@ -93,16 +93,11 @@ impl Announced {
     pub fn place(&self) -> ChainPlace {
         self.place
     }
-
-    /// The index has it.
-    pub fn is_there(&mut self) {
-        self.over = true;
-    }
 }
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        if !self.over {
+        if self.is_noted {
             self.shared.books().index.settle(Tag::of(&self.key));
         }
     }
@@ -121,8 +116,8 @@ impl Shared {
                 None => books.index.place_of(&op.key),
             };
             (before, depth) = (Some(key), depth.saturating_add(1));
-            books.index.expect(tag, place);
-            Announced { shared: Arc::clone(self), key, place, over: false }
+            let is_noted = books.index.expect(tag, place);
+            Announced { shared: Arc::clone(self), key, place, is_noted }
         };
         ops.iter().map(&mut announce).collect()
     }

@@ -1,0 +1,74 @@
+use std::collections::{HashMap, HashSet};
+
+use kvtier_index::TenantId;
+
+/// How many tenants are remembered at least, whether they have something here or not.
+const TENANTS_MIN: usize = 1024;
+
+/// The names behind the index's numbers for tenants. Those of tenants that have nothing here any more are forgotten now and then.
+#[derive(Debug, Default)]
+pub struct Tenants {
+    ids: HashMap<String, TenantId>,
+    names: HashMap<TenantId, String>,
+    /// Tenants with a limit of their own.
+    kept: HashSet<TenantId>,
+    next: u32,
+    /// How many there may be before it is looked who has nothing.
+    most: usize,
+}
+
+impl Tenants {
+    /// The number of a tenant; `has_some` says who has something here.
+    pub fn id(&mut self, name: &str, has_some: impl Fn(TenantId) -> bool) -> TenantId {
+        if let Some(id) = self.ids.get(name) {
+            return *id;
+        }
+        if self.ids.len() >= self.most.max(TENANTS_MIN) {
+            let kept = &self.kept;
+            self.names.retain(|id, _| kept.contains(id) || has_some(*id));
+            let names = &self.names;
+            self.ids.retain(|_, id| names.contains_key(id));
+            // So that each look at all is paid for by as many new names.
+            self.most = 2 * self.ids.len();
+        }
+        // After four thousand million names they begin anew, past those that are in use.
+        while self.names.contains_key(&TenantId(self.next)) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let id = TenantId(self.next);
+        self.next = self.next.wrapping_add(1);
+        self.ids.insert(name.into(), id);
+        self.names.insert(id, name.into());
+        id
+    }
+
+    /// Does not forget this tenant, which has a number.
+    pub fn keep(&mut self, name: &str) {
+        self.kept.extend(self.ids.get(name));
+    }
+
+    /// The name of a tenant; empty for one that was forgotten.
+    pub fn name(&self, id: TenantId) -> String {
+        self.names.get(&id).cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_nothing_is_forgotten_and_who_has_something_keeps_the_number() {
+        let mut tenants = Tenants::default();
+        let none = |_| false;
+        let limited = tenants.id("limited", none);
+        tenants.keep("limited");
+        let here = tenants.id("here", none);
+        for n in 0..100_000 {
+            let id = tenants.id(&n.to_string(), |id| id == here);
+            assert_eq!((tenants.name(id), id), (n.to_string(), tenants.id(&n.to_string(), none)));
+        }
+        assert!(tenants.ids.len() <= TENANTS_MIN && tenants.names.len() == tenants.ids.len());
+        assert_eq!((tenants.id("here", none), tenants.id("limited", none)), (here, limited));
+    }
+}

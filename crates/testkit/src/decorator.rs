@@ -1,0 +1,142 @@
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kvtier_core::{
+    Caps, Ctx, Cursor, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, MissReason, Mode,
+    Observe, Presence, Removed, Save, Saved, Spill, Spilled, Status, Ticket, Tier, Usage, View,
+};
+
+use crate::ModelTier;
+use crate::conformance::Fixture;
+
+/// Proves that a tier around a tier passes everything on, the calls that have an answer by default too. Whoever adds a call to
+/// [`Tier`](kvtier_core::Tier) or [`Observe`](kvtier_core::Observe) adds it here, and no decorator can miss it.
+///
+/// # Panics
+///
+/// When a call does not arrive in the tier inside.
+pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>) {
+    let model = ModelTier::open(crate::ModelConfig::default()).expect("the model tier needs nothing but a thread");
+    let f = Fixture::new(model);
+    let inner = Arc::new(Recorder { caps: Caps::new("recorder", 8, 1 << 20), calls: Mutex::default() });
+    let tier = around(inner.clone());
+    let (ctx, key) = (Ctx::within(Duration::from_secs(30)), f.key(1));
+    let keys: Arc<[Key]> = [key.clone()].into();
+    assert_eq!(tier.caps().name, inner.caps.name, "caps is not passed on");
+    drop(tier.lookup(&ctx, Arc::clone(&keys), Mode::Each, Hold::None).wait());
+    drop(tier.load(&ctx, vec![f.load_op(&key, 1)]).wait());
+    drop(tier.save(&ctx, vec![f.save_op(&key, 1)]).wait());
+    drop(tier.remove(&ctx, keys).wait());
+    tier.release(HoldId(1));
+    drop(tier.ready(&ctx).wait());
+    drop(tier.peek(&key));
+    assert!(tier.spill_to(Arc::new(Nowhere)), "the answer to spill_to is not passed on");
+    drop((tier.usage(), tier.keys(Cursor::default(), 1), tier.status()));
+    tier.listen(Arc::new(Nowhere));
+    drop(tier.close().wait());
+    let expected = [
+        "lookup", "load", "save", "remove", "release", "ready", "peek", "spill_to", "usage", "keys", "status",
+        "listen", "close",
+    ];
+    assert_eq!(*inner.calls(), expected);
+}
+
+#[derive(Debug)]
+struct Nowhere;
+
+impl Spill for Nowhere {
+    fn take(&self, _: Vec<Spilled>) {}
+}
+
+impl Listener for Nowhere {
+    fn hear(&self, _: &[kvtier_core::Event]) {}
+}
+
+/// Has nothing, and notes what it is asked.
+#[derive(Debug)]
+struct Recorder {
+    caps: Caps,
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl Recorder {
+    fn calls(&self) -> std::sync::MutexGuard<'_, Vec<&'static str>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, call: &'static str) {
+        self.calls().push(call);
+    }
+}
+
+impl Tier for Recorder {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn lookup(&self, _: &Ctx, keys: Arc<[Key]>, _: Mode, _: Hold) -> Ticket<Result<LookedUp, Error>> {
+        self.note("lookup");
+        Ticket::now(Ok(LookedUp::new(vec![Presence::Miss; keys.len()], None)))
+    }
+
+    fn load(&self, _: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        self.note("load");
+        let miss = |op| Done { op, result: Ok(Loaded::Miss(MissReason::Absent)) };
+        Ticket::now(ops.into_iter().map(miss).collect())
+    }
+
+    fn save(&self, _: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        self.note("save");
+        Ticket::now(ops.into_iter().map(|op| Done { op, result: Ok(Saved::Stored) }).collect())
+    }
+
+    fn remove(&self, _: &Ctx, _: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        self.note("remove");
+        Ticket::now(Ok(Removed::default()))
+    }
+
+    fn release(&self, _: HoldId) {
+        self.note("release");
+    }
+
+    fn ready(&self, _: &Ctx) -> Ticket<Result<(), Error>> {
+        self.note("ready");
+        Ticket::now(Ok(()))
+    }
+
+    fn peek(&self, _: &Key) -> Option<View> {
+        self.note("peek");
+        None
+    }
+
+    fn spill_to(&self, _: Arc<dyn Spill>) -> bool {
+        self.note("spill_to");
+        true
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        self.note("close");
+        Ticket::now(Ok(()))
+    }
+}
+
+impl Observe for Recorder {
+    fn usage(&self) -> Usage {
+        self.note("usage");
+        Usage::default()
+    }
+
+    fn keys(&self, _: Cursor, _: usize) -> KeyPage {
+        self.note("keys");
+        KeyPage::default()
+    }
+
+    fn listen(&self, _: Arc<dyn Listener>) {
+        self.note("listen");
+    }
+
+    fn status(&self) -> Status {
+        self.note("status");
+        Status::new(true, vec![], vec![])
+    }
+}
