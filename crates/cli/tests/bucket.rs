@@ -3,6 +3,7 @@
 
 use std::process::{Command, Output};
 
+use kvtier::key::{Digest, Namespace};
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::{Value, json};
 
@@ -28,17 +29,21 @@ fn ok(out: Output) -> String {
 /// A bucket with what a replay leaves in it, under the prefix `kv`.
 fn filled() -> Server {
     let server = Server::start(Setup::default()).unwrap();
+    fill(&server, "64KiB");
+    server.put_object("kv/readme.txt", b"not ours".to_vec());
+    server.put_object("other/x", b"not under the prefix".to_vec());
+    server
+}
+
+fn fill(server: &Server, chunk_bytes: &str) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kv.json");
     let tier = json!({"type": "s3", "s3_endpoint": "s3://bucket", "s3_region": "us-east-1", "prefix": "kv", "s3_num_io_threads": 8});
     std::fs::write(&path, json!({"tiers": [{"type": "host", "bytes": "1MiB"}, tier]}).to_string()).unwrap();
     let config = path.display().to_string();
-    let words = ["replay", "--config", &config, "--requests", "20", "--chunk-bytes", "64KiB", "--json"];
-    let report: Value = serde_json::from_str(&ok(kvtier(&server, &words))).unwrap();
+    let words = ["replay", "--config", &config, "--requests", "20", "--chunk-bytes", chunk_bytes, "--json"];
+    let report: Value = serde_json::from_str(&ok(kvtier(server, &words))).unwrap();
     assert_eq!(report["wrong_bytes"], 0, "{report}");
-    server.put_object("kv/readme.txt", b"not ours".to_vec());
-    server.put_object("other/x", b"not under the prefix".to_vec());
-    server
 }
 
 fn chunks(server: &Server) -> Vec<String> {
@@ -68,6 +73,25 @@ fn a_bucket_is_listed_verified_and_emptied_of_chunks_only() {
     ok(kvtier(&server, &["rm", "s3://bucket/kv", "--all", "--yes"]));
     assert!(chunks(&server).is_empty());
     assert!(server.object("kv/readme.txt").is_some() && server.object("other/x").is_some());
+}
+
+#[test]
+fn chunks_of_one_namespace_are_removed_and_others_stay() {
+    let server = filled();
+    // The same chunks of another length are another namespace's.
+    let first = chunks(&server);
+    fill(&server, "32KiB");
+    let all = chunks(&server);
+    assert!(all.len() > first.len());
+    let layout = Digest::of("kvtier replay layout", &65_536u64.to_le_bytes());
+    let ours = Namespace::new("replay", layout).with_chunk_bytes(0, 65_536).with_partial(false).digest();
+    let words = ["rm", "s3://bucket/kv", "--all", "--namespace", &ours.to_hex(), "--yes"];
+    let would = ok(kvtier(&server, &words[..5]));
+    assert!(would.contains(&format!("would remove {} chunks", first.len())), "{would}");
+    ok(kvtier(&server, &words));
+    let left = chunks(&server);
+    assert!(left.len() == all.len() - first.len() && left.iter().all(|label| !first.contains(label)));
+    assert_eq!(kvtier(&server, &["rm", "s3://bucket/kv", "--all", "--namespace", "ab"]).status.code(), Some(2));
 }
 
 #[test]

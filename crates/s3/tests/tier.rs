@@ -67,3 +67,45 @@ mod in_parts_and_if_absent {
 
     kvtier_testkit::conformance!(make);
 }
+
+/// HTTP/2, over TLS.
+mod http2 {
+    use kvtier_s3::tier::{S3Tier, TierConfig};
+    use kvtier_s3::{Http2, Trust};
+    use kvtier_testkit::conformance::Fixture;
+    use kvtier_testkit::s3::{Server, Setup, ca_pem};
+
+    use super::support::{config_of, endpoint};
+
+    fn make() -> Fixture {
+        let server = Server::start_http2(Setup::default()).unwrap();
+        let mut client = config_of(endpoint(&server, "bucket"));
+        (client.http2, client.trust) = (Http2::PriorKnowledge, Trust::Pem(ca_pem().into()));
+        let config = TierConfig::new(client).with_capacity(super::CAPACITY).with_prefix("kv");
+        Fixture::new(S3Tier::open(config).unwrap()).with_capacity(super::CAPACITY).with_keep(server)
+    }
+
+    kvtier_testkit::conformance!(make);
+}
+
+mod tls {
+    use kvtier_s3::tier::{S3Tier, TierConfig};
+    use kvtier_s3::{Place, Trust};
+    use kvtier_testkit::conformance::Fixture;
+
+    use super::support::front::Front;
+    use super::support::{config_of, server};
+
+    fn make() -> Fixture {
+        let server = server(|_| {});
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let front = runtime.block_on(Front::before(&server));
+        let place = Place::of(format!("https://{}", front.address)).bucket("bucket").region("us-east-1");
+        let mut client = config_of(place.resolve().unwrap());
+        client.trust = Trust::Pem(front.ca.into_bytes());
+        let config = TierConfig::new(client).with_capacity(super::CAPACITY).with_prefix("kv");
+        Fixture::new(S3Tier::open(config).unwrap()).with_capacity(super::CAPACITY).with_keep((server, runtime))
+    }
+
+    kvtier_testkit::conformance!(make);
+}

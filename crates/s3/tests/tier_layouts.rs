@@ -310,6 +310,34 @@ fn a_chunk_that_was_known_by_its_older_name_is_found_by_the_newer() {
 }
 
 #[test]
+fn an_object_that_is_damaged_under_one_of_two_names_is_no_error_and_spares_the_other() {
+    let key = object_key("m", &[5; 32]);
+    let (old, new) = (format!("kv/m@000000ff@{}", "05".repeat(32)), format!("kv/m@000000ff@0@{}", "05".repeat(32)));
+    for (damaged, whole) in [(&new, Some(&old)), (&old, Some(&new)), (&new, None), (&old, None)] {
+        let world = mp();
+        assert_eq!(world.save(&key, LEN), Saved::Stored);
+        let facts = world.runtime.block_on(world.stranger.head(&new)).unwrap().unwrap();
+        let (bytes, facts) = (world.server.object(&new).unwrap().to_vec(), facts.meta("kvtier").map(str::to_owned));
+        world.server.remove_object(&new);
+        let mut spoilt = bytes.clone();
+        spoilt[LEN / 2] ^= 1;
+        world.write(damaged, &spoilt, facts.as_deref());
+        whole.into_iter().for_each(|name| world.write(name, &bytes, facts.as_deref()));
+        let again = World::over(Arc::clone(&world.server), |mut config| {
+            config.old_names = true;
+            config.with_layout(Layout::LmcacheMp).with_namespace(namespace())
+        });
+        let there = if whole.is_some() { Loaded::Hit { len: LEN as u64 } } else { Loaded::Miss(MissReason::Corrupt) };
+        assert_eq!(again.load(&key, LEN), there, "{damaged} is damaged");
+        assert_eq!(again.lookup(&key).is_hit(), whole.is_some());
+        assert_eq!(again.load(&key, LEN), there);
+        let saved = if whole.is_some() { Saved::Present } else { Saved::Stored };
+        assert_eq!(again.save(&key, LEN), saved);
+        assert_eq!(again.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
+    }
+}
+
+#[test]
 fn what_cannot_be_deleted_is_told_without_its_salt() {
     let world = mp();
     let id = ObjectKey::new("locked", KvRank(255), 0, ChunkHash::new(&[6; 32]), "hush-hush").unwrap();

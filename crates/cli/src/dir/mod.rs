@@ -68,9 +68,20 @@ pub struct RmArgs {
     /// Remove all chunks.
     #[arg(long, conflicts_with = "key")]
     all: bool,
+    /// Of these only chunks of this namespace, by its digest (64 hexadecimal digits), as their facts say. Chunks without facts stay.
+    #[arg(long)]
+    namespace: Option<String>,
     /// Remove them; without this, only say what would be removed.
     #[arg(long)]
     yes: bool,
+}
+
+impl RmArgs {
+    fn namespace(&self) -> Result<Option<Digest>> {
+        let Some(text) = &self.namespace else { return Ok(None) };
+        let wrong = || BadInput(format!("--namespace {text}: not 64 hexadecimal digits"));
+        Ok(Some(Digest::from_hex(text).ok_or_else(wrong)?))
+    }
 }
 
 fn open(at: &Where) -> Result<Directory> {
@@ -154,9 +165,9 @@ fn or_nobody(names: &[String]) -> String {
 /// Removes chunks, or says which.
 pub fn rm(args: &RmArgs) -> Result<()> {
     if let Some(bucket) = args.at.bucket()? {
-        return bucket::rm(&bucket, (&args.key, args.all, args.yes));
+        return bucket::rm(&bucket, (&args.key, args.all, args.namespace()?), args.yes);
     }
-    let dir = open(&args.at)?;
+    let (dir, namespace) = (open(&args.at)?, args.namespace()?);
     let chunks = dir.chunks().context("cannot list the directory")?;
     if dir.layout() == Layout::Kvtier
         && let Some(bad) = args.key.iter().find(|text| Digest::from_hex(text).is_none())
@@ -166,7 +177,7 @@ pub fn rm(args: &RmArgs) -> Result<()> {
     }
     let wanted: BTreeSet<&str> = args.key.iter().map(String::as_str).collect();
     let mut absent = wanted.clone();
-    let chosen: Vec<Named> = chunks
+    let mut chosen: Vec<Named> = chunks
         .into_iter()
         .filter(|chunk| {
             absent.remove(chunk.label().as_str());
@@ -175,6 +186,9 @@ pub fn rm(args: &RmArgs) -> Result<()> {
         .collect();
     if let Some(absent) = absent.first() {
         return Err(BadInput(format!("--key {absent}: no such chunk; nothing was removed")).into());
+    }
+    if let Some(namespace) = namespace {
+        chosen.retain(|chunk| matches!(dir.footer(chunk), Ok(Ok((facts, _))) if facts.namespace == namespace));
     }
     let bytes = format(chosen.iter().map(|chunk| chunk.len).sum());
     if !args.yes {

@@ -56,13 +56,17 @@ async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loade
         return Ok(Loaded::Miss(MissReason::Absent));
     }
     let look = shared.turns.look(&digest);
-    if let Some(loaded) = get(shared, op, (&name, &look), deadline).await? {
-        return Ok(loaded);
-    }
-    for other in shared.names_but(&op.key, &name) {
-        if let Some(loaded) = get(shared, op, (&other, &look), deadline).await? {
-            return Ok(loaded);
+    let mut damaged = None;
+    for name in std::iter::once(name.clone()).chain(shared.names_but(&op.key, &name)) {
+        match get(shared, op, (&name, &look), deadline).await? {
+            None => {}
+            // What lies under another name may be whole.
+            Some(miss @ Loaded::Miss(_)) => damaged = damaged.or(Some(miss)),
+            Some(loaded) => return Ok(loaded),
         }
+    }
+    if let Some(miss) = damaged {
+        return Ok(miss);
     }
     // Only now: it may have had another name.
     shared.vanished(&digest, &look);

@@ -84,13 +84,17 @@ pub async fn lookup(
 pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
     let name = shared.name_of(key)?;
     let look = shared.turns.look(key.digest());
-    if let Some(presence) = head_as(shared, key, (&name, &look), deadline).await? {
-        return Ok(presence);
-    }
-    for other in shared.names_but(key, &name) {
-        if let Some(presence) = head_as(shared, key, (&other, &look), deadline).await? {
-            return Ok(presence);
+    let mut damaged = false;
+    for name in std::iter::once(name.clone()).chain(shared.names_but(key, &name)) {
+        match head_as(shared, key, (&name, &look), deadline).await? {
+            None => {}
+            // What lies under another name may be whole.
+            Some(presence) if !presence.is_hit() => damaged = true,
+            Some(presence) => return Ok(presence),
         }
+    }
+    if damaged {
+        return Ok(Presence::Miss);
     }
     // Only now: it may have had another name.
     shared.vanished(key.digest(), &look);
