@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use anyhow::{Context, Result, bail};
@@ -63,7 +63,7 @@ pub fn run_at_once(cmd: &Cmd, args: &[&str], env: &[(&str, &str)]) -> Result<Cou
     let built = cmd.clone().args(["--no-run", "--message-format=json-render-diagnostics"]);
     println!("$ {built}");
     let programs = programs(&built.read()?)?;
-    let (queue, (done, results)) = (Mutex::new(programs.iter()), channel());
+    let (queue, (done, results)) = (Mutex::new(programs.iter()), sync_channel(programs.len()));
     let (mut count, mut failed) = (Count::default(), Vec::new());
     thread::scope(|scope| -> Result<()> {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
