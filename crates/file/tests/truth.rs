@@ -4,7 +4,7 @@
 mod common;
 
 use kvtier_core::{Loaded, Observe, Saved, ShedReason, Tier};
-use kvtier_disk::PolicyKind;
+use kvtier_disk::{PolicyKind, Quotas};
 use kvtier_file::{Durability, FileTier};
 use kvtier_testkit::conformance::Fixture;
 use std::fs;
@@ -28,6 +28,35 @@ fn the_order_of_use_survives_an_orderly_end() {
         let f = Fixture::new(FileTier::open(smaller).unwrap());
         let there: Vec<u64> = (0..10).filter(|n| !absent(&f, *n)).collect();
         assert_eq!(there, [0, 3, 8, 9], "{policy}: the least recently used went first");
+    }
+}
+
+#[test]
+fn whose_chunks_are_whose_survives_an_orderly_end_and_a_death() {
+    let dir = tempfile::tempdir().unwrap();
+    let tenants = |f: &Fixture| {
+        let mut all: Vec<(String, u64)> = f.tier.usage().tenants.into_iter().map(|t| (t.tenant, t.chunks)).collect();
+        all.sort();
+        all
+    };
+    let f = Fixture::new(FileTier::open(config(dir.path(), 10)).unwrap());
+    for (tenant, n) in [("a", 1), ("a", 2), ("b", 3)] {
+        assert_eq!(f.save(&f.key_of(tenant, n), LEN), Saved::Stored);
+    }
+    let expected = [("a".to_owned(), 2), ("b".to_owned(), 1)];
+    assert_eq!(tenants(&f), expected);
+    // The journal is written within its interval.
+    std::thread::sleep(Duration::from_millis(200));
+    let copy = as_left_by_the_dead(dir.path());
+    drop(f);
+    for left in [dir.path(), copy.path()] {
+        let quotas = Quotas::new().with("a", 2 * FILE);
+        let again = config(left, 10).with_policy(PolicyKind::IsolatedLru).with_quotas(quotas);
+        let f = Fixture::new(FileTier::open(again).unwrap());
+        assert_eq!(tenants(&f), expected);
+        // So its quota holds at once.
+        assert_eq!(f.save(&f.key_of("a", 4), LEN), Saved::Stored);
+        assert_eq!(tenants(&f), expected);
     }
 }
 

@@ -190,7 +190,7 @@ fn what_is_removed_stays_away_whatever_loads_are_under_way() {
         let loads: Vec<_> = (0..2)
             .map(|_| {
                 let stack = Arc::clone(&stack);
-                thread::spawn(move || drop(load(&stack)))
+                thread::spawn(move || _ = load(&stack))
             })
             .collect();
         let removed = stack.remove(&ctx(), [key()].into()).wait().unwrap();
