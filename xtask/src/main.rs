@@ -15,6 +15,7 @@ mod ci;
 mod features;
 mod filesystems;
 mod fuzz;
+mod gpu_check;
 mod lmcache;
 mod nightly;
 mod servers;
@@ -50,6 +51,7 @@ Usage: cargo xtask <step> [options]
            [--turns 5] [--gb 0.5] [--json FILE]
                                      the S3 client beside sockets and rivals, on a server of its own, in turns
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
+  gpu-check [--dev]                  one program that tests and measures on a machine with a GPU, tried here without one
   s3-server ceph|swift|garage|moto start|stop|status
                                      a real S3 server on loopback; prints how to reach it as lines for a shell
   test-lmcache [-k WORD]             the Python module inside the real LMCache, in an environment of its own
@@ -76,6 +78,7 @@ fn run(args: &mut Args) -> Result<()> {
         Some("features") => features::run(args),
         Some("bench") => bench::run(args),
         Some("fuzz") => fuzz::run(args),
+        Some("gpu-check") => gpu_check::run(args),
         Some("s3-server") => servers::run(args),
         Some("test-lmcache") => lmcache::run(args),
         Some("wheel") => wheel::run(args),

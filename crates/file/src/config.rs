@@ -117,6 +117,11 @@ impl FileConfig {
         self
     }
 
+    /// What of it is the directory's, for another tier over the same kind of directory.
+    pub fn into_disk(self) -> DiskConfig {
+        self.disk
+    }
+
     /// Sets the memory, in bytes, through which chunks in unaligned memory are copied; 0 refuses such chunks as `Invalid`.
     pub fn with_bounce(mut self, bytes: usize) -> Self {
         self.disk.bounce_bytes = bytes;

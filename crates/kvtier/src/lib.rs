@@ -48,6 +48,8 @@ pub use kvtier_core::{Key, Observe, Tier, TierExt};
 pub use kvtier_evict as evict;
 #[cfg(feature = "file")]
 pub use kvtier_file as file;
+#[cfg(feature = "gds")]
+pub use kvtier_gds as gds;
 pub use kvtier_index::{Compat, Quotas};
 pub use kvtier_key as key;
 pub use kvtier_mem as mem;

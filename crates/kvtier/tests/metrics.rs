@@ -106,3 +106,16 @@ fn the_server_ends_at_once_whoever_is_slow() {
     let mut rest = Vec::new();
     assert!(!matches!(slow.read_to_end(&mut rest), Ok(n) if n > 0), "it has gone");
 }
+
+#[cfg(feature = "gds")]
+#[test]
+fn a_gpu_tier_shows_a_file_tiers_counters_and_its_own() {
+    use kvtier::gds::{GdsConfig, GdsTier};
+    let dir = tempfile::tempdir().unwrap();
+    let shown: Vec<_> = GdsTier::open(GdsConfig::new(dir.path(), 64 << 20)).unwrap().status().counters;
+    let mut shown: Vec<_> = shown.iter().map(|(name, _)| *name).collect();
+    let mut table: Vec<_> = metrics::all().filter(|m| matches!(m.tier, "file" | "gds")).map(|m| m.name).collect();
+    shown.sort_unstable();
+    table.sort_unstable();
+    assert_eq!(shown, table);
+}

@@ -1,6 +1,7 @@
 //! `kvtier bench`: how fast a tier is here.
 
 mod cell;
+mod gds;
 mod memory;
 pub mod s3;
 mod stage;
@@ -21,6 +22,8 @@ use crate::BadInput;
 pub enum What {
     /// The file tier in a directory.
     File(FileArgs),
+    /// A GPU and a directory: each way between them.
+    Gds(gds::GdsArgs),
     /// The S3 client on a bucket.
     S3(s3::S3Args),
 }
@@ -89,6 +92,7 @@ impl Plan {
 pub fn run(what: What) -> Result<()> {
     match what {
         What::File(args) => file(&args),
+        What::Gds(args) => gds::run(&args),
         What::S3(args) => s3::run(&args),
     }
 }

@@ -2,6 +2,7 @@
 
 mod file;
 mod finding;
+mod gds;
 mod s3;
 mod shm;
 
@@ -12,6 +13,8 @@ use anyhow::Result;
 pub enum What {
     /// A directory for the file tier: what its file system and this machine can do, how fast it is, and what to set.
     File(file::FileArgs),
+    /// A directory for the GPU tier: whether loads go straight to the GPU, and if not, why and what to do.
+    Gds(gds::GdsArgs),
     /// A bucket: who signs, what its store can do, how fast it is, and what to set.
     S3(Box<s3::S3Args>),
     /// Shared memory: segments of LMCache's and ours that nobody uses any more; removes them if told to.
@@ -22,6 +25,7 @@ pub enum What {
 pub fn run(what: &What) -> Result<()> {
     match what {
         What::File(args) => file::run(args),
+        What::Gds(args) => gds::run(args),
         What::S3(args) => s3::run(args),
         What::Shm(args) => shm::run(args),
     }

@@ -15,5 +15,5 @@ pub use buffers::Buffers;
 pub use code::Failure;
 pub use driver::Driver;
 pub use file::{File, Files};
-pub use preflight::preflight;
+pub use preflight::{file_system, machine, preflight};
 pub use probe::probe;

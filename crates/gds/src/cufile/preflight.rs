@@ -20,7 +20,8 @@ pub fn preflight(root: &Path, dir: &Path) -> Result<(), String> {
     if root == Path::new("/") { file_system(dir) } else { Ok(()) }
 }
 
-fn machine(root: &Path) -> Result<(), String> {
+/// What of the machine makes cuFile hang or fail.
+pub fn machine(root: &Path) -> Result<(), String> {
     let there = |path: &str| root.join(path).exists();
     if !there("proc/modules") {
         return Err(
@@ -40,7 +41,8 @@ fn machine(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn file_system(dir: &Path) -> Result<(), String> {
+/// File systems that it is known to refuse.
+pub fn file_system(dir: &Path) -> Result<(), String> {
     let kind = statfs(dir).map_err(|e| format!("cannot ask what file system {} is on: {e}", dir.display()))?;
     let magic = kind.filesystem_type().0;
     if let Some((_, name)) = REFUSED.iter().find(|(refused, _)| *refused == magic) {

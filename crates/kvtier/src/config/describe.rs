@@ -22,6 +22,8 @@ impl TierSpec {
             }
             #[cfg(feature = "file")]
             TierSpec::File(spec) => file(spec),
+            #[cfg(feature = "gds")]
+            TierSpec::Gds(spec) => gds(spec),
             #[cfg(feature = "s3")]
             TierSpec::S3(spec) => s3(spec),
         }
@@ -58,6 +60,17 @@ fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
     ];
     facts.extend(limits(&spec.quotas));
     facts.extend(spec.compat.map(letter));
+    facts
+}
+
+#[cfg(feature = "gds")]
+fn gds(spec: &super::GdsSpec) -> Vec<(&'static str, String)> {
+    let mut facts = file(&spec.file);
+    (facts[0].1, facts[1].1) = ("gds".into(), spec.name().into());
+    facts.extend([
+        ("cufile", format!("{:?}", spec.gpu.cufile.unwrap_or_default()).to_lowercase()),
+        ("proof", format!("{:?}", spec.gpu.proof.unwrap_or_default()).to_lowercase()),
+    ]);
     facts
 }
 

@@ -75,7 +75,8 @@ impl FileSpec {
         }
     }
 
-    pub(super) fn open(&self) -> Result<FileTier, Error> {
+    /// All but how to open it.
+    pub(super) fn config(&self) -> Result<FileConfig, Error> {
         let mut config = self.bytes.of(&self.path).with_shrink(self.shrink);
         config = config.with_policy(self.policy.unwrap_or_default());
         config = config.with_quotas(self.quotas.clone());
@@ -92,7 +93,11 @@ impl FileSpec {
             let bytes = usize::try_from(bytes);
             config = config.with_bounce(bytes.map_err(|_| Error::new(ErrorKind::Invalid, "bounce is out of range"))?);
         }
-        FileTier::open(config.with_name(self.name.as_deref().unwrap_or("file")))
+        Ok(config.with_name(self.name.as_deref().unwrap_or("file")))
+    }
+
+    pub(super) fn open(&self) -> Result<FileTier, Error> {
+        FileTier::open(self.config()?)
     }
 }
 
@@ -116,12 +121,14 @@ impl Capacity {
 }
 
 /// One of a few words.
-fn named<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(from: D) -> Result<Option<T>, D::Error> {
+pub(super) fn named<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
     let word: Option<String> = Option::deserialize(from)?;
     word.map(|word| word.parse().map_err(serde::de::Error::custom)).transpose()
 }
 
-fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     tiers::bytes(from).map(Some)
 }
 

@@ -8,6 +8,8 @@ mod adapter;
 mod describe;
 #[cfg(feature = "file")]
 mod file;
+#[cfg(feature = "gds")]
+mod gds;
 pub mod keys;
 pub mod lmcache;
 mod names;
@@ -24,6 +26,8 @@ mod yaml;
 pub use adapter::{Adapter, Field};
 #[cfg(feature = "file")]
 pub use file::{Capacity, FileSpec};
+#[cfg(feature = "gds")]
+pub use gds::{GdsSpec, GpuSpec};
 pub use names::Names;
 pub use opened::Opened;
 pub use read::{Form, Read, Reading};

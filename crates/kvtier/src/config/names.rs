@@ -20,6 +20,8 @@ impl Names {
         match tier {
             #[cfg(feature = "file")]
             Some(TierSpec::File(spec)) => Names::of_directory(spec),
+            #[cfg(feature = "gds")]
+            Some(TierSpec::Gds(spec)) => Names::of_directory(&spec.file),
             #[cfg(feature = "s3")]
             Some(TierSpec::S3(_)) => Err(unsupported("keys of a bucket are listed by `kvtier ls`")),
             _ => Err(unsupported("host memory knows its keys by digests alone; put a tier of files below it")),

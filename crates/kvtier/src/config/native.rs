@@ -9,7 +9,7 @@ use super::value::Value;
 use super::{Config, TierSpec, near, rules, yaml};
 
 /// The types of tiers that no adapter of LMCache's is.
-const OURS: &[&str] = &["host", "file"];
+const OURS: &[&str] = &["host", "file", "gds"];
 
 /// The settings beside the tiers, and the tiers.
 const BESIDE: [&str; 5] = ["tiers", "name", "dirty_max", "computed_per_s", "prices"];
@@ -84,7 +84,7 @@ pub(super) fn tier(value: &Value, place: &str) -> Result<TierSpec, Error> {
     let name = value.field("type").and_then(Value::as_text);
     let Some(name) = name else { return Err(invalid(format!("{place}: `type` is missing; {}", known()))) };
     if OURS.contains(&name) {
-        let spec = TierSpec::deserialize(value.to_json());
+        let spec = if name == "gds" { gds(value) } else { TierSpec::deserialize(value.to_json()) };
         return spec.map_err(|e| invalid(format!("{place} ('{name}'): {e}; see docs/CONFIG.md for the accepted form")));
     }
     if !TYPES.contains(&name) {
@@ -96,6 +96,16 @@ pub(super) fn tier(value: &Value, place: &str) -> Result<TierSpec, Error> {
         Some(tier) if !matches!(name, "plugin" | "native_plugin") => Ok(tier),
         _ => Err(invalid(format!("{place}: {name} is for --l2-adapter; write its tier here"))),
     }
+}
+
+#[cfg(feature = "gds")]
+fn gds(value: &Value) -> Result<TierSpec, serde_json::Error> {
+    Ok(TierSpec::Gds(Box::new(super::GdsSpec::read(value)?)))
+}
+
+#[cfg(not(feature = "gds"))]
+fn gds(_: &Value) -> Result<TierSpec, serde_json::Error> {
+    Err(serde::de::Error::custom("this build has no GPU tier; build with the feature `gds`, or write `file`"))
 }
 
 fn known() -> String {

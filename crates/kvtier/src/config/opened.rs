@@ -17,6 +17,8 @@ pub struct Opened {
     pub(super) shown: Vec<Shown>,
     #[cfg(feature = "file")]
     pub(super) files: Vec<Arc<kvtier_file::FileTier>>,
+    #[cfg(feature = "gds")]
+    pub(super) gds: Vec<Arc<kvtier_gds::GdsTier>>,
     pub(super) config: Config,
 }
 
@@ -32,7 +34,22 @@ impl Opened {
     pub fn register(&self, arena: &kvtier_mem::Arena) -> Result<Vec<String>, Error> {
         let one =
             |file: &Arc<kvtier_file::FileTier>| Ok(format!("{}: {}", file.caps().name, file.register(arena)?.reason));
-        self.files.iter().map(one).collect()
+        let files = self.files.iter().map(one);
+        #[cfg(feature = "gds")]
+        let files =
+            files.chain(self.gds.iter().map(|gds| Ok(format!("{}: {}", gds.caps().name, gds.register(arena)?.reason))));
+        files.collect()
+    }
+
+    /// Registers an arena on a GPU with cuFile, where a tier uses it; without, everything works as well. Says for each GPU tier what came of
+    /// it.
+    #[cfg(feature = "gds")]
+    pub fn register_gpu(&self, arena: &kvtier_mem::Arena) -> Vec<String> {
+        let one = |gds: &Arc<kvtier_gds::GdsTier>| {
+            let came = gds.register_gpu(arena);
+            format!("{}: {} bytes: {}", gds.caps().name, came.bytes, came.reason)
+        };
+        self.gds.iter().map(one).collect()
     }
 
     /// The keys of the slowest tier, through which everything passes. `Unsupported` where its medium does not tell whose chunk is whose.

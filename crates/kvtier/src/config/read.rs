@@ -152,8 +152,8 @@ fn looks(text: &str, name: &str) -> Form {
 /// The settings of one tier: those written and those left out.
 fn findings(kind: &str, object: &Value, at: &str, source: &str) -> Vec<Finding> {
     let own = keys::all().filter(|key| match key.form {
-        Place::Of(other) => other == kind,
-        Place::Adapter => !matches!(kind, "host" | "file"),
+        Place::Of(other) => other == kind || (kind == "gds" && other == "file"),
+        Place::Adapter => !matches!(kind, "host" | "file" | "gds"),
         // Only in the native form: elsewhere nobody says `tiers[0]`.
         Place::Level => at.starts_with("tiers["),
         _ => false,

@@ -7,6 +7,8 @@ use kvtier_evict::PolicyKind;
 use kvtier_index::{Compat, Quotas};
 use serde::{Deserialize, Deserializer};
 
+#[cfg(feature = "gds")]
+use super::GdsSpec;
 use super::opened::Opened;
 #[cfg(feature = "s3")]
 use super::s3::S3Spec;
@@ -59,6 +61,10 @@ pub enum TierSpec {
     /// Files of a directory.
     #[cfg(feature = "file")]
     File(FileSpec),
+    /// Files of a directory, for memory of GPUs too.
+    #[cfg(feature = "gds")]
+    #[serde(skip_deserializing)]
+    Gds(Box<GdsSpec>),
     /// Objects of a bucket.
     #[cfg(feature = "s3")]
     #[serde(skip_deserializing)]
@@ -143,11 +149,16 @@ impl Config {
                 stack
             }
         };
-        #[cfg(feature = "file")]
-        let opened = Opened { top, tiers, shown, files: started.files, config: self.clone() };
-        #[cfg(not(feature = "file"))]
-        let opened = Opened { top, tiers, shown, config: self.clone() };
-        Ok(opened)
+        Ok(Opened {
+            top,
+            tiers,
+            shown,
+            #[cfg(feature = "file")]
+            files: started.files,
+            #[cfg(feature = "gds")]
+            gds: started.gds,
+            config: self.clone(),
+        })
     }
 
     fn rule(&self, at: usize) -> Rule {
@@ -182,6 +193,8 @@ impl Config {
 struct Started {
     #[cfg(feature = "file")]
     files: Vec<Arc<kvtier_file::FileTier>>,
+    #[cfg(feature = "gds")]
+    gds: Vec<Arc<kvtier_gds::GdsTier>>,
 }
 
 impl Started {
@@ -201,6 +214,12 @@ impl Started {
                 let file = Arc::new(spec.open()?);
                 self.files.push(Arc::clone(&file));
                 Ok(file)
+            }
+            #[cfg(feature = "gds")]
+            TierSpec::Gds(spec) => {
+                let gds = Arc::new(spec.open()?);
+                self.gds.push(Arc::clone(&gds));
+                Ok(gds)
             }
             #[cfg(feature = "s3")]
             TierSpec::S3(spec) => Ok(Arc::new(spec.open()?)),

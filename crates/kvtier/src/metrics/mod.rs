@@ -49,7 +49,7 @@ pub enum Stability {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Metric {
-    /// The kind of tier that has it: `host`, `file` or `stack`.
+    /// The kind of tier that has it: `host`, `file`, `gds` or `stack`.
     pub tier: &'static str,
     /// Its name in [`Status::counters`](kvtier_core::Status).
     pub name: &'static str,
@@ -149,9 +149,19 @@ const FILE: &[Metric] = metrics! { "file":
     Stable Ops stranded "ops past their deadline whose memory the medium still held",
 };
 
-/// Every counter of every kind of tier, in the order in which the tier shows them.
+const GDS: &[Metric] = metrics! { "gds":
+    Stable Bytes uploaded_bytes "payload loaded into GPU memory through pinned memory",
+    Stable Bytes direct_bytes "payload loaded into GPU memory by cuFile",
+    Stable Ops direct_failed "reads by cuFile that failed; the bytes went through pinned memory",
+    Stable Bytes proven_bytes "payload loaded by cuFile and copied back to be compared with its checksums",
+    Stable Ops unseen_loads "loads by cuFile that were not compared with their checksums, as `proof` allows",
+    Stable Bytes fetched_bytes "payload brought from GPU memory to be saved",
+    Stable Ops event_waits "times that work on a GPU waited for an event of the caller's",
+};
+
+/// Every counter of every kind of tier, in the order in which the tier shows them. A `gds` tier has those of `file` besides its own.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
-    HostCounters::TABLE.iter().chain(FILE).chain(StackCounters::TABLE)
+    HostCounters::TABLE.iter().chain(FILE).chain(GDS).chain(StackCounters::TABLE)
 }
 
 impl fmt::Display for Unit {

@@ -44,7 +44,27 @@ macro_rules! conformance {
         $crate::conformance! { $make, $crate::conformance::right_here }
     };
     ($make:path, $around:path) => {
-        $crate::conformance! { @each $make, $around;
+        $crate::promises! { conformance @each $make, $around; }
+    };
+}
+
+/// All promises with their names, for programs that are no tests.
+pub const PROMISES: &[(&str, fn(&dyn Fn() -> Fixture))] = crate::promises! { promise_list };
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! promise_list {
+    ($($module:ident :: $promise:ident,)*) => {
+        &[$((stringify!($promise), $crate::conformance::$module::$promise),)*]
+    };
+}
+
+/// Calls a macro of this crate with what is given and the list of all promises.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! promises {
+    ($then:ident $($given:tt)*) => {
+        $crate::$then! { $($given)*
             moves::what_was_saved_is_loaded,
             moves::sizes_around_a_page_come_back,
             moves::a_chunk_scatters_over_leases_and_gathers_from_views,

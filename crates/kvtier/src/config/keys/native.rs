@@ -2,12 +2,13 @@
 
 use super::Form::{Level, Of, Stack};
 use super::Key;
-use super::Kind::{Name, Object, Positive, Size, Switch, Text, Tiers, Word};
+use super::Kind::{Int, Name, Object, Positive, Size, Switch, Text, Tiers, Word};
 use super::Role::Used;
 use super::{Form, at};
 
 const HOST: Form = Of("host");
 const FILE: Form = Of("file");
+const GDS: Form = Of("gds");
 
 const POLICY: &str = "which chunks go first: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows";
 
@@ -39,4 +40,12 @@ pub(super) const KEYS: &[Key] = &[
     at(FILE, ("policy", Word), "default", Used, POLICY),
     at(FILE, ("quotas", Object), "null", Used, QUOTAS),
     at(FILE, ("name", Text), "file", Used, "the tier's name in errors and reports"),
+    at(GDS, ("cufile", Word), "auto", Used, "whether loads go straight to the GPU by cuFile: `off`; `auto`, where it works; `require`, and a tier that cannot is not opened; see GDS.md"),
+    at(GDS, ("proof", Word), "always", Used, "which loads by cuFile are compared with their checksums: `always`; `sample`, one in 16; `off`; loads through pinned memory always are"),
+    at(GDS, ("gpu", Int), "null", Used, "the GPU with which it is decided at the start whether cuFile is used; without it that is decided when memory of one comes by"),
+    at(GDS, ("cufile_library", Text), "null", Used, "where libcufile lies, if not where packages and wheels put it"),
+    at(GDS, ("piece", Size), "4MiB", Used, "bytes that are read at once on their way to a GPU"),
+    at(GDS, ("buffers", Size), "64MiB", Used, "pinned memory for loads"),
+    at(GDS, ("staging", Size), "256MiB", Used, "pinned memory for saves, and so the longest chunk that can be saved from a GPU"),
+    at(GDS, ("threads", Int), "4", Used, "threads for each GPU"),
 ];

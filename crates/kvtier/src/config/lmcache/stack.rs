@@ -44,6 +44,7 @@ impl LmcacheConfig {
         let mut config = Config::new();
         config.tiers.extend(self.host()?);
         config.tiers.extend(self.disk(device)?);
+        config.tiers.extend(self.gds(device)?);
         config.tiers.extend(remote::tier(self)?);
         config.tiers.extend(plugins::tiers(self)?);
         if config.tiers.is_empty() {
@@ -63,7 +64,9 @@ impl LmcacheConfig {
         };
         let what = match setting.key.role {
             Role::Refused if set => setting.key.what.to_owned(),
-            Role::Gds if name == "gds_path" && set => "this build has no GPUDirect Storage tier; use local_disk".into(),
+            Role::Gds if name == "gds_path" && set && !cfg!(feature = "gds") => {
+                "this build has no GPU tier; build with the feature `gds`, or use local_disk".into()
+            }
             _ if name == "remote_serde" && set && setting.value.as_text() != Some("naive") => {
                 "no codec of LMCache's is built; write naive, or leave it out".into()
             }
@@ -139,6 +142,32 @@ impl LmcacheConfig {
         Ok(Some(tier))
     }
 
+    /// LMCache gives each GPU one of the directories, in turn. Its own files there need shapes that no key tells, so ours lie beside them.
+    #[cfg(feature = "gds")]
+    fn gds(&self, device: usize) -> Result<Option<TierSpec>, Error> {
+        use crate::config::{Capacity, GdsSpec};
+        let Some(paths) = self.value("gds_path").as_text() else { return Ok(None) };
+        if self.value("gds_path_sharding").as_text() != Some("by_gpu") {
+            return Err(self.wrong("gds_path_sharding", "there is only by_gpu"));
+        }
+        if self.value("gds_backend").as_text() != Some("cufile") {
+            return Err(self.wrong("gds_backend", "there is only cufile"));
+        }
+        let paths: Vec<&str> = paths.split(',').map(str::trim).collect();
+        let path = std::path::Path::new(paths[device % paths.len()]).join("kvtier");
+        // LMCache has no cap for it; ours is what the file system holds, less what is kept free there.
+        let mut spec = GdsSpec::new(path, Capacity::Share(1.0));
+        spec.file.policy = Some(self.policy()?);
+        let on = self.value("use_gds").as_bool() != Some(false);
+        spec.gpu.cufile = Some(if on { kvtier_gds::Mode::Auto } else { kvtier_gds::Mode::Off });
+        Ok(Some(TierSpec::Gds(Box::new(spec))))
+    }
+
+    #[cfg(not(feature = "gds"))]
+    fn gds(&self, _: usize) -> Result<Option<TierSpec>, Error> {
+        Ok(None)
+    }
+
     fn findings(&self) -> Vec<Finding> {
         let mut all = Vec::new();
         for setting in &self.settings {
@@ -184,7 +213,9 @@ impl LmcacheConfig {
             }
             (Role::Used | Role::Extra, _) => (true, key.what.into()),
             (Role::Plugin, _) => (true, key.what.into()),
-            (Role::Gds, _) => idle("there is no gds_path"),
+            (Role::Gds, _) if self.value("gds_path").is_null() => idle("there is no gds_path"),
+            (Role::Gds, "gds_buffer_size") => idle("GPU memory is used where it lies"),
+            (Role::Gds, _) => (true, key.what.into()),
             (Role::Engine, _) => (false, format!("LMCache's own: {}", key.what)),
             (Role::Ignored, _) => (false, format!("no effect: {}", key.what)),
             (Role::Refused, _) => (false, "has its default".into()),

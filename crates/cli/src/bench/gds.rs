@@ -1,0 +1,62 @@
+//! `kvtier bench gds`: how fast bytes go between a directory and a GPU, each way that there is.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use kvtier::gds::{RatesConfig, rates};
+use serde_json::{Value, json};
+
+use crate::BadInput;
+
+/// `kvtier bench gds`.
+#[derive(clap::Args)]
+pub struct GdsArgs {
+    /// The directory; what the bench writes there it removes.
+    #[arg(long)]
+    path: PathBuf,
+    /// Which GPU.
+    #[arg(long, default_value_t = 0)]
+    gpu: u32,
+    /// Chunk size.
+    #[arg(long, default_value = "32MiB")]
+    size: String,
+    /// GB to move each way.
+    #[arg(long, default_value_t = 2.0)]
+    gb: f64,
+    /// Print one JSON object a way.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures and prints one line a way.
+pub fn run(args: &GdsArgs) -> Result<()> {
+    let size =
+        kvtier::bytes::parse(&args.size).and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
+    let size = size.ok_or_else(|| BadInput(format!("--size {:?} is no size; write 32MiB, say", args.size)))?;
+    let chunks = args.gb * 1e9 / size as f64;
+    if !(1.0..=1e6).contains(&chunks) {
+        return Err(
+            BadInput(format!("--gb {} is not between one and a million chunks of {size} bytes", args.gb)).into()
+        );
+    }
+    let mut config = RatesConfig::new(&args.path);
+    (config.gpu, config.chunk_bytes, config.chunks) = (args.gpu, size, chunks as usize);
+    for rate in rates(&config).map_err(crate::cannot_open)? {
+        let (out, into) = (rate.out_per_s / 1e6, rate.in_per_s / 1e6);
+        let line = if args.json {
+            let measured = |rate: f64| if rate > 0.0 { Value::from(rate) } else { Value::Null };
+            json!({ "way": rate.way, "to_file_mb_per_s": measured(out), "to_gpu_mb_per_s": measured(into),
+                    "cpu_s_per_gb": rate.cpu_s_per_gb, "note": rate.note })
+            .to_string()
+        } else if into > 0.0 {
+            format!(
+                "{:<34} to file {out:>7.0} MB/s   to GPU {into:>7.0} MB/s   {:.3} s/GB   {}",
+                rate.way, rate.cpu_s_per_gb, rate.note
+            )
+        } else {
+            format!("{:<34} not measured: {}", rate.way, rate.note)
+        };
+        crate::out::line(&line)?;
+    }
+    Ok(())
+}

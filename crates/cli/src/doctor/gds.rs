@@ -1,0 +1,39 @@
+//! `kvtier doctor gds`: how bytes go between a directory and a GPU here, and why that way.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use kvtier::gds::{GdsConfig, examine};
+use serde_json::{Value, json};
+
+/// `kvtier doctor gds`.
+#[derive(clap::Args)]
+pub struct GdsArgs {
+    /// The directory, which must exist; what is written there for the probe is removed.
+    path: PathBuf,
+    /// Which GPU.
+    #[arg(long, default_value_t = 0)]
+    gpu: u32,
+    /// Where libcufile lies, if not where packages and wheels put it.
+    #[arg(long, value_name = "FILE")]
+    cufile_library: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Looks at each thing that decides, and prints what it found.
+pub fn run(args: &GdsArgs) -> Result<()> {
+    let mut config = GdsConfig::new(&args.path, 0);
+    config.cufile_library = args.cufile_library.clone();
+    let found = examine(&config, args.gpu);
+    if args.json {
+        let list = found.iter().map(|step| json!({ "what": step.what, "found": step.found, "good": step.good }));
+        let list: Vec<Value> = list.collect();
+        return crate::out::line(&json!({ "path": args.path, "gpu": args.gpu, "findings": list }).to_string());
+    }
+    found.iter().try_for_each(|step| {
+        let sign = if step.good { ' ' } else { '!' };
+        crate::out::line(&format!("{:<16}{sign}{}", step.what, step.found))
+    })
+}

@@ -1,0 +1,95 @@
+//! What a machine with a GPU can do: one program without arguments or network, for `cargo xtask gpu-check`.
+//!
+//! It reports the environment, runs the conformance suite on GPU memory, through pinned memory and by cuFile, and measures. On a machine
+//! without a GPU it says so and ends well. `gpu_check [DIRECTORY [MIB]]`: where to put files (the current directory), and how many MiB (2048).
+#![allow(clippy::print_stdout)]
+
+use std::error::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use kvtier_gds::{GdsConfig, GdsTier, Mode, RatesConfig, examine, rates};
+use kvtier_mem::cuda::Gpu;
+use kvtier_mem::{Arena, Lease};
+use kvtier_testkit::conformance::{Fixture, PROMISES, Reach};
+
+const MIB: usize = 1 << 20;
+const CAPACITY: u64 = 16 << 20;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let dir = PathBuf::from(args.next().unwrap_or_else(|| ".".into()));
+    let mib: usize = args.next().map_or(Ok(2048), |mib| mib.parse())?;
+    for found in examine(&GdsConfig::new(&dir, 1 << 30), 0) {
+        println!("{:<12} {} {}", found.what, if found.good { "+" } else { "-" }, found.found);
+    }
+    if let Err(e) = Gpu::open(0) {
+        println!("nothing more to see without a GPU: {e}");
+        return Ok(());
+    }
+    let mut failed = suite("through pinned memory", &dir, Mode::Off);
+    failed += suite("as cuFile allows", &dir, Mode::Auto);
+    table(&dir, mib)?;
+    if failed > 0 { Err(format!("{failed} promises are broken").into()) } else { Ok(()) }
+}
+
+/// Copies for the suite, which looks at memory that the CPU does not reach.
+struct Copies(Gpu);
+
+impl Reach for Copies {
+    fn write(&self, into: &mut Lease, bytes: &[u8]) {
+        let copied = self.0.stream().and_then(|stream| stream.upload(bytes, into, 0, || ()));
+        copied.expect("a copy of the suite's own");
+    }
+
+    fn read(&self, from: &Lease) -> Vec<u8> {
+        let mut bytes = vec![0; from.init_len()];
+        let copied = self.0.stream().and_then(|stream| stream.download_lease(from, 0, &mut bytes));
+        copied.expect("a copy of the suite's own");
+        bytes
+    }
+}
+
+/// Runs every promise; answers how many are broken.
+fn suite(way: &str, dir: &Path, mode: Mode) -> usize {
+    let broken = |(name, promise): &&(&str, fn(&dyn Fn() -> Fixture))| {
+        let ran = catch_unwind(AssertUnwindSafe(|| promise(&|| fixture(dir, mode).expect("a tier on the GPU"))));
+        if ran.is_err() {
+            println!("broken: {name}");
+        }
+        ran.is_err()
+    };
+    let count = PROMISES.iter().filter(broken).count();
+    println!(
+        "conformance  {} {way}: {} of {} promises hold",
+        if count == 0 { "+" } else { "-" },
+        PROMISES.len() - count,
+        PROMISES.len()
+    );
+    count
+}
+
+fn fixture(dir: &Path, mode: Mode) -> Result<Fixture, Box<dyn Error>> {
+    let own = tempfile::tempdir_in(dir)?;
+    let mut config = GdsConfig::new(own.path(), CAPACITY);
+    (config.piece_bytes, config.buffer_bytes, config.staging_bytes) = (64 << 10, MIB, 4 * MIB);
+    config.mode = mode;
+    let gpu = Gpu::open(0)?;
+    let arena = Arena::device(&gpu, 64 * MIB)?;
+    let fixture = Fixture::new(GdsTier::open(config)?).with_capacity(CAPACITY).with_keep(own);
+    Ok(fixture.with_far_arena(arena, Copies(gpu)))
+}
+
+/// Measures every way, with chunks of 32 MiB or fewer, smaller ones.
+fn table(dir: &Path, mib: usize) -> Result<(), Box<dyn Error>> {
+    let mut config = RatesConfig::new(dir);
+    config.chunk_bytes = (mib * MIB / 64).clamp(MIB, 32 * MIB);
+    config.chunks = (mib * MIB / config.chunk_bytes).max(8);
+    println!("\n| way | GPU to file, MB/s | file to GPU, MB/s | CPU, s/GB | note |\n|---|---|---|---|---|");
+    for rate in rates(&config)? {
+        let mb = |per_s: f64| if per_s > 0.0 { format!("{:.0}", per_s / 1e6) } else { "-".into() };
+        let (out, into) = (mb(rate.out_per_s), mb(rate.in_per_s));
+        println!("| {} | {out} | {into} | {:.3} | {} |", rate.way, rate.cpu_s_per_gb, rate.note);
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! What a machine and a directory can do for GPUs, step by step, for operators.
+
+use std::path::Path;
+
+use kvtier_mem::cuda::Gpu;
+
+use crate::cufile::{Driver, file_system, machine, probe};
+use crate::{GdsConfig, Mode};
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Found {
+    /// What.
+    pub what: &'static str,
+    /// What it is, or why it is not; with the fix.
+    pub found: String,
+    /// Whether it is as loads straight to the GPU need it.
+    pub good: bool,
+}
+
+/// Looks at everything that decides whether loads into `ordinal`'s memory from the directory of `config` go straight there, and stops at the
+/// first thing that decides against it. The last one found is the outcome. The directory must exist; nothing stays in it.
+pub fn examine(config: &GdsConfig, ordinal: u32) -> Vec<Found> {
+    let mut list = List(Vec::new());
+    let outcome = look(config, ordinal, &mut list);
+    let pinned = "loads go through pinned memory, which works everywhere";
+    let (found, good) = match outcome {
+        Some(()) => ("loads go straight to the GPU by cuFile".to_owned(), true),
+        None if list.0.len() == 1 && !list.0[0].good => ("host memory only".to_owned(), false),
+        None if config.mode == Mode::Off => (format!("{pinned}; cuFile is switched off"), true),
+        None => (pinned.to_owned(), false),
+    };
+    list.0.push(Found { what: "outcome", found, good });
+    list.0
+}
+
+struct List(Vec<Found>);
+
+impl List {
+    /// Notes a step; `None` when it went wrong.
+    fn note<T>(&mut self, what: &'static str, step: Result<(T, String), String>) -> Option<T> {
+        let (value, found) = match step {
+            Ok((value, found)) => (Some(value), found),
+            Err(why) => (None, why),
+        };
+        self.0.push(Found { what, found, good: value.is_some() });
+        value
+    }
+}
+
+fn look(config: &GdsConfig, ordinal: u32, list: &mut List) -> Option<()> {
+    let said = |e: kvtier_mem::Error| e.to_string();
+    let gpu = list.note(
+        "GPU",
+        Gpu::open(ordinal).map_err(said).and_then(|gpu| {
+            let name = format!("{ordinal}: {}", gpu.name().map_err(said)?);
+            Ok((gpu, name))
+        }),
+    )?;
+    if config.mode == Mode::Off {
+        return None;
+    }
+    let fine = |found: &str| ((), found.to_owned());
+    list.note("machine", machine(&config.system_root).map(|()| fine("has what cuFile looks at first")))?;
+    let dir: &Path = &config.disk.path;
+    list.note("file system", file_system(dir).map(|()| fine("not one that cuFile is known to refuse")))?;
+    let driver = Driver::open(config.cufile_library.as_deref(), &gpu, config.open_wait);
+    let driver = list.note("cuFile", driver.map(|driver| (driver, driver.describe())))?;
+    let direct = if driver.is_direct() || config.compat {
+        Ok(fine(if driver.is_direct() { "yes" } else { "no, and used all the same, as configured" }))
+    } else {
+        Err("no: in compatibility mode it is slower than pinned memory; load nvidia-fs, or enable PCI P2PDMA".into())
+    };
+    list.note("direct", direct)?;
+    list.note("probe", probe(driver, &gpu, dir).map(|()| fine("64 KiB written and read back")))
+}

@@ -1,0 +1,170 @@
+//! A GPU tier in the configuration: a file tier's settings, and those of its own.
+
+use std::path::PathBuf;
+
+use kvtier_core::{Error, ErrorKind};
+use kvtier_gds::{GdsConfig, GdsTier, Mode, Proof};
+use serde::Deserialize;
+
+use super::file::{named, size};
+use super::value::Value;
+use super::{Capacity, FileSpec};
+
+/// Chunks in a directory, for memory of GPUs and of the host.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GdsSpec {
+    /// The directory and what is kept there; the default name is `gds`.
+    pub file: FileSpec,
+    /// What else there is to choose.
+    pub gpu: GpuSpec,
+}
+
+/// How bytes go between files and GPUs.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct GpuSpec {
+    /// `off`, `auto` (the default) or `require`: whether cuFile is used.
+    #[serde(default, deserialize_with = "named")]
+    pub cufile: Option<Mode>,
+    /// `always` (the default), `sample` or `off`: which loads by cuFile are compared with their checksums.
+    #[serde(default, deserialize_with = "named")]
+    pub proof: Option<Proof>,
+    /// The GPU with which it is decided at the start whether cuFile is used; without it that is decided when memory of one comes by.
+    #[serde(default)]
+    pub gpu: Option<u32>,
+    /// Where libcufile lies, if not where packages and wheels put it.
+    #[serde(default)]
+    pub cufile_library: Option<PathBuf>,
+    /// Bytes that are read at once on their way to a GPU (4 MiB).
+    #[serde(default, deserialize_with = "size")]
+    pub piece: Option<u64>,
+    /// Pinned memory for loads (64 MiB).
+    #[serde(default, deserialize_with = "size")]
+    pub buffers: Option<u64>,
+    /// Pinned memory for saves, and so the longest chunk that can be saved from a GPU (256 MiB).
+    #[serde(default, deserialize_with = "size")]
+    pub staging: Option<u64>,
+    /// Threads for each GPU (4).
+    #[serde(default)]
+    pub threads: Option<usize>,
+}
+
+/// The settings that a file tier does not have.
+const OWN: [&str; 8] = ["cufile", "proof", "gpu", "cufile_library", "piece", "buffers", "staging", "threads"];
+
+impl GdsSpec {
+    /// A directory and its cap, with defaults for the rest.
+    pub fn new(path: impl Into<PathBuf>, bytes: Capacity) -> Self {
+        GdsSpec { file: FileSpec::new(path, bytes), gpu: GpuSpec::default() }
+    }
+
+    /// Reads a tier's settings; the error says what is wrong with them.
+    pub(super) fn read(value: &Value) -> Result<Self, serde_json::Error> {
+        let all = value.as_map().unwrap_or_default().iter().filter(|(key, _)| key != "type").cloned();
+        let (own, file): (Vec<_>, Vec<_>) = all.partition(|(key, _)| OWN.contains(&key.as_str()));
+        let gpu = GpuSpec::deserialize(Value::Map(own).to_json())?;
+        Ok(GdsSpec { file: FileSpec::deserialize(Value::Map(file).to_json())?, gpu })
+    }
+
+    /// The tier's name.
+    pub(super) fn name(&self) -> &str {
+        self.file.name.as_deref().unwrap_or("gds")
+    }
+
+    pub(super) fn open(&self) -> Result<GdsTier, Error> {
+        let GpuSpec { cufile, proof, gpu, cufile_library, piece, buffers, staging, threads } = self.gpu.clone();
+        let mut config = GdsConfig::new(&self.file.path, 0);
+        config.disk = self.file.config()?.into_disk();
+        config.disk.name = self.name().into();
+        config.engine = self.file.engine.unwrap_or(config.engine);
+        config.mode = cufile.unwrap_or_default();
+        config.proof = proof.unwrap_or_default();
+        (config.gpu, config.cufile_library) = (gpu, cufile_library);
+        config.threads = threads.unwrap_or(config.threads);
+        for (name, bytes, field) in [
+            ("piece", piece, &mut config.piece_bytes),
+            ("buffers", buffers, &mut config.buffer_bytes),
+            ("staging", staging, &mut config.staging_bytes),
+        ] {
+            if let Some(bytes) = bytes {
+                let out = |_| Error::new(ErrorKind::Invalid, format!("{name} is out of range"));
+                *field = usize::try_from(bytes).map_err(out)?;
+            }
+        }
+        GdsTier::open(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, TierSpec};
+
+    use super::*;
+
+    fn read(rest: &str) -> Result<GdsSpec, String> {
+        let text = format!(r#"{{"tiers":[{{"type":"gds","path":"/x","bytes":"1MiB"{rest}}}]}}"#);
+        let config = Config::from_json(&text, "x.json").map_err(|e| e.to_string())?;
+        match config.tiers.into_iter().next() {
+            Some(TierSpec::Gds(spec)) => Ok(*spec),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn it_has_a_file_tiers_settings_and_its_own() {
+        let rest = r#","layout":"lmcache-mp","cufile":"require","proof":"sample","gpu":1,"piece":"8MiB","buffers":"128MiB","staging":"1GiB","threads":8"#;
+        let spec = read(rest).unwrap();
+        assert_eq!(spec.file.layout, Some(kvtier_file::Layout::LmcacheMp));
+        assert_eq!((spec.gpu.cufile, spec.gpu.gpu), (Some(Mode::Require), Some(1)));
+        assert!(matches!(spec.gpu.proof, Some(Proof::Sample(_))));
+        assert_eq!((spec.gpu.piece, spec.gpu.threads), (Some(8 << 20), Some(8)));
+        assert_eq!((read("").unwrap().name(), read(r#","name":"g""#).unwrap().name()), ("gds", "g"));
+    }
+
+    #[test]
+    fn wrong_settings_say_what_and_where() {
+        for (wrong, says) in [
+            (r#","cufile":"yes""#, "off, auto or require"),
+            (r#","proof":"never""#, "always, sample or off"),
+            (r#","gpu":-1"#, "-1"),
+            (r#","peice":1"#, "peice"),
+            (r#","engine":"fast""#, "uring"),
+        ] {
+            let e = read(wrong).unwrap_err();
+            assert!(e.contains(says) && e.contains("x.json: tiers[0] ('gds')"), "{wrong}: {e}");
+        }
+    }
+
+    /// The GPU tier that LMCache's settings mean for GPU number 1, or the error.
+    fn of_lmcache(yaml: &str) -> Result<GdsSpec, String> {
+        use crate::config::lmcache::{Inputs, LmcacheConfig};
+        let inputs = Inputs::new().with_file("x.yaml", &format!("local_cpu: false\n{yaml}")).with_lenient(true);
+        let planned = LmcacheConfig::read(&inputs).and_then(|config| config.stack(1)).map_err(|e| e.to_string())?;
+        match planned.config.tiers.into_iter().next() {
+            Some(TierSpec::Gds(spec)) => Ok(*spec),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn lmcaches_settings_of_both_generations_mean_it() {
+        let new = of_lmcache("gds_path: /a, /b\ngds_buffer_size: 1024\n").unwrap();
+        assert_eq!((new.file.path.to_str(), new.gpu.cufile), (Some("/b/kvtier"), Some(Mode::Auto)));
+        assert_eq!(of_lmcache("gds_path: /a\nuse_gds: false\n").unwrap().gpu.cufile, Some(Mode::Off));
+        let old = of_lmcache("gds_path: /a\ncufile_buffer_size: 1024\nextra_config: {use_cufile: true}\n").unwrap();
+        assert_eq!((old.file.path.to_str(), old.gpu.cufile), (Some("/a/kvtier"), Some(Mode::Auto)));
+        assert!(of_lmcache("gds_path: /a\ngds_backend: hipfile\n").unwrap_err().contains("cufile"));
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_when_it_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut spec = GdsSpec::new(dir.path(), Capacity::Bytes(1 << 20));
+        spec.gpu.piece = Some(1);
+        assert!(spec.open().unwrap_err().to_string().contains("piece_bytes is 1"));
+        spec.gpu.piece = None;
+        assert_eq!(kvtier_core::Tier::caps(&spec.open().unwrap()).name.as_ref(), "gds");
+    }
+}
