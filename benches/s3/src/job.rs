@@ -43,6 +43,7 @@ pub enum Op {
     Get,
     Put,
     Head,
+    Delete,
 }
 
 impl RunArgs {
@@ -70,6 +71,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let measured = match args.peer.as_str() {
         "raw-blocking" => peers::blocking::run(args)?,
         "raw-uring" => peers::uring::run(args)?,
+        _ if args.op == Op::Delete => peers::delete::run(args)?,
         "kvtier-tier" => peers::tier::run(args)?,
         _ => drive_named(args)?,
     };

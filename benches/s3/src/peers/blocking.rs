@@ -59,7 +59,7 @@ fn one(tcp: &TcpStream, args: &RunArgs, key: &str, memory: &mut [u8]) -> Result<
     let (method, length, body) = match args.op {
         Op::Get => ("GET", String::new(), &[][..]),
         Op::Put => ("PUT", format!("content-length: {}\r\n", args.size), &*memory),
-        Op::Head => ("HEAD", String::new(), &[][..]),
+        Op::Head | Op::Delete => ("HEAD", String::new(), &[][..]),
     };
     let request = format!("{method} /{BUCKET}/{key} HTTP/1.1\r\nhost: {}\r\n{length}\r\n", args.authority());
     let (mut sent, mut io) = (0, tcp);

@@ -4,6 +4,7 @@
 #[cfg(feature = "peers")]
 pub mod aws;
 pub mod blocking;
+pub mod delete;
 #[cfg(feature = "mountpoint")]
 pub mod mountpoint;
 #[cfg(feature = "peers")]

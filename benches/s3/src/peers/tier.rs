@@ -19,10 +19,11 @@ use crate::usage;
 /// Loads go round so many chunks, which are saved before the clock starts.
 const CHUNKS: u64 = 64;
 
-struct World {
-    tier: S3Tier,
+/// A tier, and what is done with it.
+pub struct World {
+    pub tier: S3Tier,
     op: Op,
-    keys: Vec<Key>,
+    pub keys: Vec<Key>,
     next: Cell<usize>,
     count: usize,
     ms: RefCell<Vec<f64>>,
@@ -32,20 +33,15 @@ struct World {
 pub fn run(args: &RunArgs) -> Result<Measured> {
     ensure!(args.op != Op::Head, "a tier has no heads");
     let right = crate::bytes::stream(args.size);
-    let arena = arena(args)?;
-    let mut leases = Vec::new();
-    for _ in 0..args.concurrency {
-        let mut lease = arena.lease(args.size)?;
-        lease.write_at(0, &right)?;
-        leases.push(lease);
-    }
+    let mut leases = leases(args, &right)?;
     usage::mark();
     let world = Rc::new(World::new(args)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
         leases = world.warm(leases, &right).await?;
         let (requests, clock) = (world.tier.client().counts().requests, Clock::start());
-        let workers: Vec<_> = leases.drain(..).map(|lease| tokio::task::spawn_local(work(Rc::clone(&world), lease))).collect();
+        let workers: Vec<_> =
+            leases.drain(..).map(|lease| tokio::task::spawn_local(work(Rc::clone(&world), lease))).collect();
         for worker in workers {
             worker.await.context("a worker panicked")??;
         }
@@ -56,14 +52,29 @@ pub fn run(args: &RunArgs) -> Result<Measured> {
     })
 }
 
+/// Memory for all that is in flight, with the objects' bytes in it.
+pub fn leases(args: &RunArgs, right: &[u8]) -> Result<Vec<Lease>> {
+    let arena = arena(args)?;
+    let lease = |_| {
+        let mut lease = arena.lease(args.size)?;
+        lease.write_at(0, right)?;
+        Ok(lease)
+    };
+    (0..args.concurrency).map(lease).collect()
+}
+
 impl World {
-    fn new(args: &RunArgs) -> Result<Self> {
+    pub fn new(args: &RunArgs) -> Result<Self> {
         let endpoint = Place::of(&args.endpoint).bucket(BUCKET).resolve()?;
         let mut client = Config::new(endpoint, Credentials::new(KEY, SECRET));
         client.requests_max = args.concurrency;
         let tier = S3Tier::open(TierConfig::new(client))?;
         let first = args.concurrency as u64;
-        let chunks = if args.op == Op::Put { first + args.count } else { CHUNKS.min(args.count).max(first) };
+        let chunks = match args.op {
+            Op::Put => first + args.count,
+            Op::Delete => args.count,
+            _ => CHUNKS.min(args.count).max(first),
+        };
         let namespace = Arc::new(Namespace::new("bench", Digest::default()));
         let key = |n: u64| {
             let hash = [n.to_be_bytes(); 4].concat();
@@ -76,7 +87,7 @@ impl World {
     }
 
     /// Connections, and what is to be loaded; of one chunk every byte is compared.
-    async fn warm(&self, mut leases: Vec<Lease>, right: &[u8]) -> Result<Vec<Lease>> {
+    pub async fn warm(&self, mut leases: Vec<Lease>, right: &[u8]) -> Result<Vec<Lease>> {
         let first = if self.op == Op::Put { leases.len() } else { self.keys.len() };
         for keys in self.keys[..first].chunks(leases.len()) {
             let saves: Vec<_> = keys.iter().map(|key| self.save(key, leases.pop())).collect();
@@ -137,6 +148,6 @@ async fn work(world: Rc<World>, mut lease: Lease) -> Result<()> {
     }
 }
 
-fn ctx() -> Ctx {
+pub fn ctx() -> Ctx {
     Ctx::within(Duration::from_secs(120))
 }

@@ -68,7 +68,7 @@ fn request(args: &RunArgs, key: &str) -> String {
     let (method, length) = match args.op {
         Op::Get => ("GET", String::new()),
         Op::Put => ("PUT", format!("content-length: {}\r\n", args.size)),
-        Op::Head => ("HEAD", String::new()),
+        Op::Head | Op::Delete => ("HEAD", String::new()),
     };
     format!("{method} /{BUCKET}/{key} HTTP/1.1\r\nhost: {}\r\n{length}\r\n", args.authority())
 }

@@ -22,6 +22,7 @@ const NO_OBJECTS: &str = "<?xml version=\"1.0\"?><ListBucketResult><EncodingType
     <IsTruncated>false</IsTruncated></ListBucketResult>";
 const NO_UPLOADS: &str =
     "<?xml version=\"1.0\"?><ListMultipartUploadsResult><IsTruncated>false</IsTruncated></ListMultipartUploadsResult>";
+const DELETED: &str = "<?xml version=\"1.0\"?><DeleteResult></DeleteResult>";
 const NO_SUCH: &str = "<?xml version=\"1.0\"?><Error><Code>NotImplemented</Code></Error>";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,7 @@ pub enum Method {
     Put,
     /// The beginning of an upload in parts, or its end.
     Post,
+    Delete,
 }
 
 /// What a request asks for.
@@ -53,6 +55,7 @@ impl Ask {
             "HEAD" => Method::Head,
             "PUT" => Method::Put,
             "POST" => Method::Post,
+            "DELETE" => Method::Delete,
             other => bail!("no method {other}"),
         };
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -86,6 +89,7 @@ impl Ask {
                 }
                 Ok(Reply::text(200, ""))
             }
+            Method::Delete => Ok(Reply::text(204, "")),
             Method::Post => Ok(Reply::text(200, if self.query.starts_with("uploads") { BEGUN } else { COMPLETE })),
             Method::Get | Method::Head => self.object(objects),
         }
@@ -93,6 +97,7 @@ impl Ask {
 
     fn of_the_bucket(&self) -> Reply {
         match self.query.as_str() {
+            query if query.contains("delete") => Reply::text(200, DELETED),
             query if query.contains("list-type") => Reply::text(200, NO_OBJECTS),
             query if query.contains("uploads") => Reply::text(200, NO_UPLOADS),
             _ => Reply::text(501, NO_SUCH),

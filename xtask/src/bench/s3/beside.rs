@@ -8,6 +8,8 @@ use super::table::Results;
 const CLIENT: &str = "kvtier";
 /// Throughput that is wanted, as a multiple of LMCache's.
 const FASTER_MIN: f64 = 1.6;
+/// How much faster many objects are to be deleted than by a request for each.
+const DELETES_FASTER_MIN: f64 = 10.0;
 /// CPU seconds a GB that a tier may add to the client: for a load, and for a save, whose checksum comes before its bytes go.
 const ADDED_MAX: [(&str, f64); 2] = [("get", 0.03), ("put", 0.08)];
 
@@ -23,7 +25,13 @@ fn share_max(cell: &Cell) -> f64 {
 
 /// Prints a row for each cell in which the tier and LMCache were measured.
 pub fn print(plan: &Plan, results: &Results) {
-    let rows: Vec<String> = plan.cells().iter().filter_map(|cell| row(cell, results)).collect();
+    let cells = plan.cells();
+    cells
+        .iter()
+        .filter(|cell| cell.op == "delete")
+        .filter_map(|cell| deletes(cell, results))
+        .for_each(|line| println!("\n{line}"));
+    let rows: Vec<String> = cells.iter().filter(|cell| !cell.is_bare()).filter_map(|cell| row(cell, results)).collect();
     if rows.is_empty() {
         return;
     }
@@ -34,6 +42,19 @@ pub fn print(plan: &Plan, results: &Results) {
         "---|".repeat(16)
     );
     rows.iter().for_each(|row| println!("{row}"));
+}
+
+fn deletes(cell: &Cell, results: &Results) -> Option<String> {
+    let of = |name| Some(results.median(cell, name, |s| s.mb_per_s)? * 1e6 / cell.size as f64);
+    let (ours, singly, theirs) = (of(TIER)?, of(CLIENT)?, of(LMCACHE));
+    let theirs = theirs.map_or("-".into(), |theirs| format!("{theirs:.0} ({:.0} times)", ours / theirs));
+    Some(format!(
+        "Deleting {} objects, objects a second: the tier {ours:.0}; our client with a request for each, {} at once, {singly:.0} ({:.0} times; \
+         wanted {DELETES_FASTER_MIN}); LMCache {theirs}",
+        cell.count,
+        cell.inflight,
+        ours / singly
+    ))
 }
 
 fn row(cell: &Cell, results: &Results) -> Option<String> {

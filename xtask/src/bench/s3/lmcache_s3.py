@@ -72,7 +72,31 @@ class World:
         return stage
 
 
+def delete(args):
+    """All in one call, as its eviction does."""
+    adapter = adapter_of(args)
+    keys = [key(args, n) for n in range(args.count)]
+    adapter.delete(keys[: args.concurrency])
+    before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    adapter.delete(keys)
+    used, seconds = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - began
+    each = seconds * 1e3 / args.count
+    found = {
+        "ops": args.count,
+        "seconds": seconds,
+        "user_s": used.ru_utime - before.ru_utime,
+        "system_s": used.ru_stime - before.ru_stime,
+        "p50_ms": each,
+        "p99_ms": each,
+        "rss_over_memory_mib": used.ru_maxrss / 1024,
+    }
+    print(json.dumps(found), flush=True)
+    os._exit(0)
+
+
 def main(args):
+    if args.op == "delete":
+        delete(args)
     rivals.key = lambda n: n
     world = World(args)
     # Connections first, and a look whether the bytes are right: all objects begin with the same bytes.

@@ -8,6 +8,8 @@ use crate::args::Args;
 const HEADS: u64 = 20_000;
 /// HEADs are measured with so many in flight only.
 const HEADS_INFLIGHT: u64 = 64;
+/// A cell of deletes has so many objects, of this size, and where each is a request so many of them in flight.
+const DELETES: (u64, u64, u64) = (4000, 64 << 10, 32);
 /// Plain and under TLS, each with HTTP/1.1 and with HTTP/2.
 const SCHEMES: [&str; 4] = ["http", "https", "h2c", "h2"];
 /// Those that speak HTTP/2 without having agreed on it under TLS.
@@ -65,12 +67,18 @@ impl Cell {
     /// only over TLS without HTTP/2 are there records to open directly.
     pub fn suits(&self, name: &str) -> bool {
         match self.scheme.as_str() {
+            _ if self.op == "delete" => matches!(name, "kvtier" | TIER | LMCACHE) && self.scheme == "http",
             _ if matches!(name, TIER | LMCACHE) => self.scheme == "http" && self.op != "head",
             "http" => name != DIRECT,
             "https" => !matches!(name, "raw-blocking" | "raw-uring"),
             "h2c" => name.starts_with("raw-") || KNOW_HTTP2.contains(&name),
             _ => !matches!(name, "raw-blocking" | "raw-uring" | AWSCRT | MOUNTPOINT | DIRECT),
         }
+    }
+
+    /// Whether it moves no bytes, so that operations count.
+    pub fn is_bare(&self) -> bool {
+        matches!(self.op.as_str(), "head" | "delete")
     }
 
     /// `http` or `https`.
@@ -94,7 +102,7 @@ impl Plan {
             let text = args.value(name)?.unwrap_or_else(|| usual.into());
             Ok(text.split(',').filter(|word| !word.is_empty()).map(String::from).collect())
         };
-        let ops = known(list("--ops", "get,put,head", "put,get")?, &["get", "put", "head"])?;
+        let ops = known(list("--ops", "get,put,head", "put,get,delete")?, &["get", "put", "head", "delete"])?;
         let schemes = known(list("--schemes", "http,https,h2", "http")?, &SCHEMES)?;
         let sizes = list("--sizes", "64KiB,1MiB,10MiB,32MiB", "1MiB,4MiB,32MiB")?;
         let inflight = list("--inflight", "1,8,64", "8")?;
@@ -142,7 +150,11 @@ impl Plan {
             for op in &self.ops {
                 for (size, inflight) in self.loads(op) {
                     let moved = (self.gb * 1e9 / size as f64).ceil() as u64;
-                    let count = if op == "head" { HEADS } else { moved.max(2 * inflight) };
+                    let count = match op.as_str() {
+                        "head" => HEADS,
+                        "delete" => DELETES.0,
+                        _ => moved.max(2 * inflight),
+                    };
                     cells.push(Cell { scheme: scheme.clone(), op: op.clone(), size, inflight, count });
                 }
             }
@@ -152,6 +164,9 @@ impl Plan {
 
     /// Sizes and requests in flight; a HEAD is the same for all sizes.
     fn loads(&self, op: &str) -> Vec<(u64, u64)> {
+        if op == "delete" {
+            return vec![(DELETES.1, DELETES.2)];
+        }
         if op == "head" {
             return self.sizes.first().map(|size| (*size, HEADS_INFLIGHT)).into_iter().collect();
         }
@@ -208,8 +223,9 @@ mod tests {
         let beside = plan(&["--with-lmcache"]);
         assert!(beside.is_alone() && beside.wants(LMCACHE) && beside.wants(TIER) && !beside.wants("opendal"));
         let cells = beside.cells();
-        assert_eq!(cells.len(), 6);
-        assert!(cells.iter().all(|cell| cell.suits(LMCACHE) && cell.suits(TIER) && cell.inflight == 8));
+        assert_eq!(cells.len(), 7);
+        assert!(cells.iter().all(|cell| cell.suits(LMCACHE) && cell.suits(TIER)));
+        assert!(cells[6].is_bare() && !cells[6].suits("raw-tokio") && cells[..6].iter().all(|cell| cell.inflight == 8));
         assert!(!plan(&["--schemes", "https"]).cells()[0].suits(TIER), "its floor is that of the client");
     }
 }

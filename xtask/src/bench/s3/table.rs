@@ -26,7 +26,7 @@ impl Results {
 
     /// The CPU time that counts: a HEAD has no bytes.
     fn cost(&self, cell: &Cell, name: &str) -> Option<f64> {
-        self.median(cell, name, |s| if cell.op == "head" { s.cpu_us_per_op } else { s.cpu_s_per_gb })
+        self.median(cell, name, |s| if cell.is_bare() { s.cpu_us_per_op } else { s.cpu_s_per_gb })
     }
 
     /// The cheapest of bare sockets, and what it costs.
