@@ -140,7 +140,7 @@ mod tests {
     /// The GPU tier that LMCache's settings mean for GPU number 1, or the error.
     fn of_lmcache(yaml: &str) -> Result<GdsSpec, String> {
         use crate::config::lmcache::{Inputs, LmcacheConfig};
-        let inputs = Inputs::new().with_file("x.yaml", &format!("local_cpu: false\n{yaml}")).with_lenient(true);
+        let inputs = Inputs::new().with_file("x.yaml", format!("local_cpu: false\n{yaml}")).with_lenient(true);
         let planned = LmcacheConfig::read(&inputs).and_then(|config| config.stack(1)).map_err(|e| e.to_string())?;
         match planned.config.tiers.into_iter().next() {
             Some(TierSpec::Gds(spec)) => Ok(*spec),
