@@ -78,6 +78,8 @@ fn wait_for(switch: &Switch) {
 
 /// What came with a batch of saves: its context, and its keys.
 pub type Batched = (Ctx, Vec<Key>);
+/// How many of them are kept.
+const BATCHES_MAX: usize = 1000;
 
 /// A host tier whose loads and saves wait at gates, and which can be slow or broken. It keeps deadlines of loads. It stands for a medium that is
 /// no memory: it shows no bytes where they lie, and hands nothing on.
@@ -135,7 +137,7 @@ impl Probe {
         set(&self.answers, open);
     }
 
-    /// The batches of saves that came so far.
+    /// The first batches of saves that came.
     pub fn batches(&self) -> Vec<Batched> {
         self.batches.lock().unwrap().clone()
     }
@@ -192,7 +194,11 @@ impl Tier for Probe {
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
-        self.batches.lock().unwrap().push((ctx.clone(), ops.iter().map(|op| op.key.clone()).collect()));
+        let mut batches = self.batches.lock().unwrap();
+        if batches.len() < BATCHES_MAX {
+            batches.push((ctx.clone(), ops.iter().map(|op| op.key.clone()).collect()));
+        }
+        drop(batches);
         if self.check().is_err() {
             let failed = |op| Done { op, result: self.check().map(|()| Saved::Present) };
             return Ticket::now(ops.into_iter().map(failed).collect());
