@@ -10,6 +10,8 @@ use crate::Client;
 
 /// So often a lane may be passed over before it is served all the same.
 const PASSED_MAX: u32 = 16;
+/// Saves and deletes leave one of so many turns, one at least, to what is asked for: those that hang would keep all loads waiting.
+const LEAVE: usize = 16;
 
 /// What a request is for, the most urgent first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +25,12 @@ pub enum Lane {
 
 impl Lane {
     const COUNT: usize = 5;
+    const ALL: [Lane; Lane::COUNT] = [Lane::Read, Lane::Lookup, Lane::Prefetch, Lane::Delete, Lane::Write];
+
+    /// Whether nobody waits for it.
+    fn can_wait(self) -> bool {
+        matches!(self, Lane::Delete | Lane::Write)
+    }
 
     /// The lane of a load.
     pub fn of_load(class: Class) -> Self {
@@ -40,13 +48,34 @@ pub struct Lanes {
 #[derive(Debug, Default)]
 struct State {
     running: usize,
+    /// Of these, saves and deletes.
+    running_late: usize,
     lines: [VecDeque<oneshot::Sender<Go>>; Lane::COUNT],
     passed: [u32; Lane::COUNT],
 }
 
 /// Leave to have a request in flight.
 #[derive(Debug)]
-pub struct Go(Arc<Lanes>);
+pub struct Go(Arc<Lanes>, Lane);
+
+impl State {
+    /// Takes a turn in a lane, if there is one.
+    fn take(&mut self, lane: Lane, limit: usize) -> bool {
+        let late = usize::from(lane.can_wait());
+        let left = (limit / LEAVE).max(usize::from(limit > 1));
+        if self.running >= limit || (late > 0 && self.running_late + left >= limit) {
+            return false;
+        }
+        self.running += 1;
+        self.running_late += late;
+        true
+    }
+
+    fn give_back(&mut self, lane: Lane) {
+        self.running -= 1;
+        self.running_late -= usize::from(lane.can_wait());
+    }
+}
 
 impl Lanes {
     /// Lines before this client.
@@ -58,9 +87,8 @@ impl Lanes {
     pub async fn turn(self: &Arc<Self>, lane: Lane) -> Go {
         let turn = {
             let mut state = self.lock();
-            if state.running < self.client.requests_limit() && state.lines.iter().all(VecDeque::is_empty) {
-                state.running += 1;
-                return Go(Arc::clone(self));
+            if state.lines.iter().all(VecDeque::is_empty) && state.take(lane, self.client.requests_limit()) {
+                return Go(Arc::clone(self), lane);
             }
             let (go, turn) = oneshot::channel();
             state.lines[lane as usize].push_back(go);
@@ -77,30 +105,26 @@ impl Lanes {
 
     /// Lets go who may.
     fn call(self: &Arc<Self>) {
-        while let Some(next) = self.next() {
+        while let Some((next, lane)) = self.next() {
             // One who left just now gives the turn back by dropping it.
-            drop(next.send(Go(Arc::clone(self))));
+            drop(next.send(Go(Arc::clone(self), lane)));
         }
     }
 
-    fn next(&self) -> Option<oneshot::Sender<Go>> {
+    fn next(&self) -> Option<(oneshot::Sender<Go>, Lane)> {
         let limit = self.client.requests_limit();
         let mut state = self.lock();
-        if state.running >= limit {
-            return None;
-        }
-        let State { lines, passed, .. } = &mut *state;
-        lines.iter_mut().for_each(|line| line.retain(|waiter| !waiter.is_closed()));
-        let waits = |lane: &usize| !lines[*lane].is_empty();
-        let starving = (0..Lane::COUNT).filter(waits).find(|lane| passed[*lane] >= PASSED_MAX);
-        let lane = starving.or_else(|| (0..Lane::COUNT).find(waits))?;
-        (0..Lane::COUNT)
-            .filter(|other| *other != lane && !lines[*other].is_empty())
-            .for_each(|other| passed[other] += 1);
-        passed[lane] = 0;
-        let next = lines[lane].pop_front();
-        state.running += 1;
-        next
+        state.lines.iter_mut().for_each(|line| line.retain(|waiter| !waiter.is_closed()));
+        let waiting = state.lines.each_ref().map(|line| !line.is_empty());
+        let starving = state.passed.map(|times| times >= PASSED_MAX);
+        let who = |starves| {
+            Lane::ALL.into_iter().filter(move |lane| waiting[*lane as usize] && starving[*lane as usize] == starves)
+        };
+        let lane = who(true).chain(who(false)).find(|lane| state.take(*lane, limit))?;
+        let others = Lane::ALL.into_iter().filter(|other| *other != lane && waiting[*other as usize]);
+        others.for_each(|other| state.passed[other as usize] += 1);
+        state.passed[lane as usize] = 0;
+        state.lines[lane as usize].pop_front().map(|next| (next, lane))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -110,7 +134,7 @@ impl Lanes {
 
 impl Drop for Go {
     fn drop(&mut self) {
-        self.0.lock().running -= 1;
+        self.0.lock().give_back(self.1);
         self.0.call();
     }
 }
@@ -158,6 +182,30 @@ mod tests {
         assert!(at(Lane::Lookup) < at(Lane::Delete) && at(Lane::Delete) < at(Lane::Write));
         assert!(at(Lane::Write) < 22, "it was served before all reads were: {}", at(Lane::Write));
         assert_eq!(lanes.lock().running, 0);
+    }
+
+    #[tokio::test]
+    async fn saves_that_hang_leave_turns_to_loads() {
+        let lanes = lanes(32);
+        let take = async |lane, count: usize| {
+            let mut taken = Vec::new();
+            for _ in 0..count {
+                taken.push(tokio::time::timeout(std::time::Duration::from_secs(5), lanes.turn(lane)).await.unwrap());
+            }
+            taken
+        };
+        let mut hung = take(Lane::Write, 20).await;
+        hung.extend(take(Lane::Delete, 10).await);
+        let mut next = Box::pin(lanes.turn(Lane::Write));
+        let mut waits = |cx: &mut std::task::Context<'_>| std::task::Poll::Ready(next.as_mut().poll(cx).is_pending());
+        assert!(std::future::poll_fn(&mut waits).await, "two turns are left to others");
+        drop(take(Lane::Read, 2).await);
+        assert!(std::future::poll_fn(&mut waits).await);
+        hung.pop();
+        assert!(!std::future::poll_fn(&mut waits).await);
+        drop((hung, next));
+        let state = lanes.lock();
+        assert_eq!((state.running, state.running_late), (0, 0));
     }
 
     #[tokio::test]
