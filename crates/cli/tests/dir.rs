@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use kvtier::key::{Digest, Namespace};
 use serde_json::Value;
 
 fn kvtier(args: &[&str]) -> Output {
@@ -56,6 +57,27 @@ fn what_lies_there_is_listed_summed_up_and_removed() {
     assert!(kvtier(&["rm", &path, "--all", "--yes"]).status.success());
     let stat = json(&["stat", &path, "--json"]);
     assert_eq!((&stat["chunks"], &stat["ledger_bytes"]), (&Value::from(0), &Value::from(0)));
+}
+
+#[test]
+fn chunks_of_one_namespace_are_removed_and_others_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = filled(dir.path());
+    let first = files(&path).len();
+    // The same chunks of another length are another namespace's.
+    let more = ["replay", "--path", &path, "--chunk-bytes", "6000", "--requests", "20", "--peers", "0"];
+    assert!(kvtier(&more).status.success());
+    let all = files(&path).len();
+    assert!(all > first);
+    let layout = Digest::of("kvtier replay layout", &5000u64.to_le_bytes());
+    let ours = Namespace::new("replay", layout).with_chunk_bytes(0, 5000).with_partial(false).digest().to_hex();
+    let words = ["rm", &path, "--all", "--namespace", &ours, "--yes"];
+    let would = kvtier(&words[..5]);
+    assert!(text(&would).contains(&format!("would remove {first} chunks")), "{}", text(&would));
+    assert!(kvtier(&words).status.success());
+    let left = text(&kvtier(&["ls", &path]));
+    assert!(left.lines().count() == all - first && left.lines().all(|line| line.ends_with(" 6000")), "{left}");
+    assert_eq!(kvtier(&["rm", &path, "--all", "--namespace", "ab"]).status.code(), Some(2));
 }
 
 #[test]

@@ -44,7 +44,8 @@ impl Want {
 pub struct Quotas {
     /// Limits of single tenants, in bytes.
     pub of: BTreeMap<String, u64>,
-    /// The limit of every other tenant, in bytes; `None` for none.
+    /// The limit of every other tenant, in bytes; `None` for none. Chunks without a salt, or whose salt nobody knows, are of the tenant `""`,
+    /// which this does not include.
     pub others: Option<u64>,
 }
 
@@ -93,8 +94,9 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// Tenant 0 is also whose chunks nobody knows: what limits the others must not delete those.
     fn limit(&self, tenant: TenantId) -> Option<u64> {
-        self.of.get(&tenant).copied().or(self.default)
+        self.of.get(&tenant).copied().or(self.default.filter(|_| tenant != TenantId(0)))
     }
 
     /// Whether anybody has a limit.
@@ -141,9 +143,14 @@ impl Index {
         };
     }
 
-    /// Limits, in bytes, what each tenant may have that has no limit of its own; `None` is no limit.
+    /// Limits, in bytes, what each tenant but number 0 may have that has no limit of its own; `None` is no limit.
     pub fn set_quota_of_others(&mut self, bytes: Option<u64>) {
         self.quotas.default = bytes;
+    }
+
+    /// Bytes of a tenant's writes in flight.
+    pub fn tenant_reserved(&self, tenant: TenantId) -> u64 {
+        self.quotas.reserved.get(&tenant).copied().unwrap_or(0)
     }
 
     /// Whether a write of this tenant's needs room that its limit does not leave.

@@ -124,11 +124,7 @@ impl Index {
             return Reserve::Full(Refusal::NotWorth);
         }
         match self.reserve(now_ms, bytes) {
-            Reserve::Granted(mut room) if self.quotas.are_set() => {
-                room.tenant = Some(want.tenant);
-                self.quotas.reserve(want.tenant, bytes);
-                Reserve::Granted(room)
-            }
+            Reserve::Granted(_) => Reserve::Granted(self.of_tenant(want)),
             other => other,
         }
     }
@@ -143,9 +139,18 @@ impl Index {
     }
 
     /// Claims room whatever the marks say: for those who do not evict, and keep to a limit of their own.
-    pub fn reserve_anyway(&mut self, bytes: u64) -> Reservation {
-        self.books.reserved += bytes;
-        Reservation { bytes, tenant: None }
+    pub fn reserve_anyway(&mut self, want: &Want) -> Reservation {
+        self.books.reserved += want.bytes;
+        self.of_tenant(want)
+    }
+
+    /// Room that was claimed already, on its tenant's account.
+    fn of_tenant(&mut self, want: &Want) -> Reservation {
+        let counted = self.quotas.are_set();
+        if counted {
+            self.quotas.reserve(want.tenant, want.bytes);
+        }
+        Reservation { bytes: want.bytes, tenant: counted.then_some(want.tenant) }
     }
 
     /// Gives claimed room back: the write failed or was given up.

@@ -53,6 +53,15 @@ fn above_its_quota_a_tenants_own_chunks_go() {
 }
 
 #[test]
+fn whose_chunks_nobody_knows_is_not_one_of_the_others() {
+    let mut index = index(100);
+    index.set_quota_of_others(Some(20));
+    assert!((1..=10).all(|n| save(&mut index, n, TenantId(0)) == Ok(vec![])));
+    index.set_quota(TenantId(0), Some(20));
+    assert!(save(&mut index, 11, TenantId(0)).is_ok_and(|gone| gone.len() == 9), "who says so limits it");
+}
+
+#[test]
 fn who_has_no_quota_of_its_own_has_that_of_the_others_and_zero_is_nothing() {
     let mut index = index(100);
     index.set_quota_of_others(Some(20));

@@ -147,9 +147,9 @@ impl Books {
         of.iter().for_each(|(tenant, bytes)| self.index.set_quota(*tenant, Some(*bytes)));
     }
 
-    /// How much a tenant may have, in bytes.
+    /// How much a tenant may have, in bytes. Whose chunks nobody knows is none of the others.
     pub fn limit_of(&self, tenant: TenantId) -> Option<u64> {
-        self.limits.0.get(&tenant).copied().or(self.limits.1)
+        self.limits.0.get(&tenant).copied().or(self.limits.1.filter(|_| tenant != TenantId(0)))
     }
 
     /// The tenants that were ever met, by their numbers.
@@ -182,8 +182,9 @@ impl Books {
     pub fn confirm(&mut self, digest: &Digest, now_ms: u64) {
         self.changed(*digest);
         self.absent.remove(digest);
-        if let Some(entry) = self.index.get(digest) {
-            self.seen.note(entry.slot, now_ms);
+        // One that its set hides too.
+        if let Some(slot) = self.index.slot(digest) {
+            self.seen.note(slot, now_ms);
         }
     }
 
@@ -191,8 +192,8 @@ impl Books {
     pub fn doubt(&mut self, digest: &Digest) {
         self.changed(*digest);
         self.absent.remove(digest);
-        if let Some(entry) = self.index.get(digest) {
-            self.seen.doubt(entry.slot);
+        if let Some(slot) = self.index.slot(digest) {
+            self.seen.doubt(slot);
         }
     }
 

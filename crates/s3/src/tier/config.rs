@@ -232,6 +232,10 @@ impl TierConfig {
                 self.quotas.is_empty() || self.capacity_bytes.is_some(),
                 "quotas are set and capacity_bytes is not; without a cap nobody counts: set one",
             ),
+            (
+                self.quotas.is_empty() || self.compat.is_none(),
+                "quotas and compat are set; LMCache's way of evicting knows no tenants: leave one out",
+            ),
             (self.part_bytes >= 5 << 20, "part_bytes is less than the 5 MiB that stores demand; raise it"),
             (self.parts_max > 0, "parts_max is 0; let at least one part go"),
             (self.client.requests_max > 0, "requests_max is 0; let at least one request go"),
@@ -266,6 +270,12 @@ mod tests {
         assert!(refused(&|c| c.reject_mark = 0.5).contains("high_mark"));
         assert!(refused(&|c| c.batch_max = f64::NAN).contains("batch_max"));
         assert!(refused(&|c| c.compat = Some(Compat { watermark: 0.8, ratio: 2.0 })).contains("compat"));
+        let both = |c: &mut TierConfig| {
+            (c.capacity_bytes, c.policy) = (Some(1 << 30), PolicyKind::IsolatedLru);
+            c.quotas = Quotas::new().with("a", 1);
+            c.compat = Some(Compat { watermark: 0.8, ratio: 0.2 });
+        };
+        assert!(refused(&both).contains("quotas and compat"));
         assert!(refused(&|c| c.quotas = Quotas::new().with("a", 1)).contains("capacity_bytes"));
         let unowned = |c: &mut TierConfig| (c.capacity_bytes, c.quotas) = (Some(1), Quotas::new().with("a", 1));
         assert!(refused(&unowned).contains("quotas"), "the default policy knows no owners");

@@ -52,7 +52,8 @@ fn empty(op: &mut Load) {
 
 async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loaded, Error> {
     let (name, digest) = (shared.name_of(&op.key)?, *op.key.digest());
-    if shared.books().is_hidden(&digest) {
+    // On its way out, too.
+    if shared.books().index.is_hidden(&digest) {
         return Ok(Loaded::Miss(MissReason::Absent));
     }
     let look = shared.turns.look(&digest);
@@ -117,8 +118,10 @@ async fn get(
             if sight.proven {
                 shared.geometry.learn(&op.key, got.len);
             }
-            shared.found(sight, look);
-            Loaded::Hit { len: got.len }
+            match shared.found(sight, look) {
+                true => Loaded::Hit { len: got.len },
+                false => Loaded::Miss(MissReason::Absent),
+            }
         }
         Verdict::Miss(reason) => Loaded::Miss(reason),
         Verdict::Condemned(reason) => {

@@ -175,13 +175,18 @@ pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
         let mut wanted = ((usage.entries as f64 * compat.ratio) as usize).max(1);
         while wanted > 0 {
             let mut victims = Vec::new();
-            for _ in 0..wanted.min(BATCH_MAX) {
-                victims.extend(shared.books().index.squeeze(shared.now_ms(), 1));
+            // Those without a byte come many at a time.
+            while victims.len() < wanted.min(BATCH_MAX) {
+                let more = shared.books().index.squeeze(shared.now_ms(), 1);
+                if more.is_empty() {
+                    break;
+                }
+                victims.extend(more);
             }
             if victims.is_empty() {
                 break;
             }
-            wanted -= victims.len();
+            wanted = wanted.saturating_sub(victims.len());
             let (gone, _) = delete_victims(&shared, victims).await;
             add(&shared.counters.evicted, gone as u64);
         }

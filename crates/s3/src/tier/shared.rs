@@ -139,12 +139,14 @@ impl Shared {
             add(&self.counters.discovered, 1);
         }
         self.note(&mut books, sight.key, sight.name);
+        // What belongs to it may be gone.
+        let whole = !books.index.is_hidden(digest);
         drop(books);
         if new {
             self.outbox.ring();
             self.tell(&[Event::Stored { key: *digest, len: sight.len }]);
         }
-        true
+        whole
     }
 
     /// Notes the name and the time of what is in the index.

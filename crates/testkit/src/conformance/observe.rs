@@ -60,7 +60,11 @@ impl Listener for Heard {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events {
             if let Event::Stored { key, .. } | Event::Gone { key, .. } = event {
-                all.entry(*key).or_default().push(*event);
+                // A listing of a shared medium may find, and tell of, what is being saved before the save is done.
+                let told = all.entry(*key).or_default();
+                if told.last() != Some(event) {
+                    told.push(*event);
+                }
             }
         }
     }

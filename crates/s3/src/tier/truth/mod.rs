@@ -108,7 +108,8 @@ impl Truth {
         let (usage, led) = (index.usage(), self.holder().is_some() || self.config.evictor == Evictor::Never);
         let may_be = |bytes: u64| if led { (bytes as f64 * OVER) as u64 } else { bytes };
         let all = usage.used.saturating_add(usage.reserved).saturating_add(want.bytes);
-        let own = index.tenant_usage(want.tenant).bytes.saturating_add(want.bytes);
+        let own = index.tenant_usage(want.tenant).bytes + index.tenant_reserved(want.tenant);
+        let own = own.saturating_add(want.bytes);
         if want.bytes > usage.capacity {
             return Reserve::Full(Refusal::TooLarge { bytes: want.bytes, bytes_max: usage.capacity });
         }
@@ -116,7 +117,7 @@ impl Truth {
             Some(limit) if want.bytes > limit => Reserve::Full(Refusal::Quota { bytes_max: limit }),
             Some(limit) if own > may_be(limit) => Reserve::Busy,
             _ if all > may_be(usage.capacity) => Reserve::Busy,
-            _ => Reserve::Granted(index.reserve_anyway(want.bytes)),
+            _ => Reserve::Granted(index.reserve_anyway(want)),
         }
     }
 
