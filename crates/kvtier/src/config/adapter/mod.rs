@@ -5,6 +5,7 @@ mod raw_block;
 mod tier;
 
 use kvtier_core::{Error, ErrorKind};
+#[cfg(any(feature = "file", feature = "s3"))]
 use kvtier_evict::PolicyKind;
 
 pub use fields::Field;
@@ -142,6 +143,7 @@ impl Adapter {
     }
 
     /// The policy that the `eviction` object names; ours has one for who names none.
+    #[cfg(any(feature = "file", feature = "s3"))]
     pub(crate) fn policy(&self) -> Option<PolicyKind> {
         match self.eviction.as_ref()?.text("eviction_policy") {
             Some("LRU") => Some(PolicyKind::Lru),
