@@ -29,6 +29,17 @@ pub struct Lease {
 struct OnDevice {
     gpu: Gpu,
     after: Option<Event>,
+    /// That of the lease, which is not let go before the event has passed.
+    owner: Owner,
+}
+
+#[cfg(feature = "cuda")]
+impl Drop for OnDevice {
+    fn drop(&mut self) {
+        if let Some(event) = self.after.take() {
+            crate::cuda::keep(event, Arc::clone(&self.owner));
+        }
+    }
 }
 
 // SAFETY: a lease is the only access to its memory (constructors demand it, `split_at` divides it without overlap), and
@@ -161,7 +172,8 @@ impl Lease {
         self.device.as_ref()?.after.as_ref()
     }
 
-    /// Says what has to pass before anybody touches memory on a GPU: work that was given to a stream and uses it still, or makes it.
+    /// Says what has to pass before anybody touches memory on a GPU: work that was given to a stream and uses it still, or makes it. A lease
+    /// that is dropped before gives its memory back only then.
     #[cfg(feature = "cuda")]
     pub fn set_after(&mut self, event: Option<Event>) {
         if let Some(device) = &mut self.device {
@@ -171,7 +183,7 @@ impl Lease {
 
     #[cfg(feature = "cuda")]
     pub(crate) fn set_gpu(&mut self, gpu: Gpu) {
-        self.device = Some(Box::new(OnDevice { gpu, after: None }));
+        self.device = Some(Box::new(OnDevice { gpu, after: None, owner: Arc::clone(&self.owner) }));
     }
 
     /// Makes the initialised bytes shared and immutable.

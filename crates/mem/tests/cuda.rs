@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use kvtier_fakegpu::{Fakes, Report};
-use kvtier_mem::cuda::{Gpu, Stream};
+use kvtier_mem::cuda::{Event, Gpu, Stream};
 use kvtier_mem::{Arena, ArenaConfig, BackingKind, ErrorKind, Lease, Place};
 
 const MIB: usize = 1 << 20;
@@ -154,6 +154,46 @@ fn tensors_of_others_keep_their_owner_and_their_event() {
         assert_eq!(beyond(&raw const view as usize, 8), ErrorKind::Invalid);
     };
     Fakes::new().run("tensors_of_others_keep_their_owner_and_their_event", body, Report::is_clean);
+}
+
+/// Sets memory on a stream of the caller's without waiting, and gives an event after it.
+fn set_later(gpu: &Gpu, lease: &Lease) -> Event {
+    type Create = unsafe extern "C" fn(*mut usize, u32) -> i32;
+    type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> i32;
+    let (_entered, mut stream) = (gpu.enter().unwrap(), 0);
+    // SAFETY: the stand-in's library, whose functions are declared so; the lease waits for the event.
+    unsafe {
+        let library = libloading::Library::new("libcuda.so.1").unwrap();
+        assert_eq!(library.get::<Create>("cuStreamCreate").unwrap()(&mut stream, 0), 0);
+        assert_eq!(library.get::<Set>("cuMemsetD8Async").unwrap()(lease.addr() as u64, 1, lease.len(), stream), 0);
+        gpu.event_after(stream).unwrap()
+    }
+}
+
+#[test]
+fn memory_that_a_gpu_works_on_comes_home_when_it_is_done_and_not_before() {
+    let body = || {
+        let gpu = Gpu::open(0).unwrap();
+        let arena = Arena::device(&gpu, MIB).unwrap();
+        // Whole, cut in two, and as a view.
+        let ends: [fn(Lease); 3] = [drop, |lease| drop(lease.split_at(4096)), |lease| drop(lease.freeze().slice(0..9))];
+        for end in ends {
+            let mut lease = arena.lease(MIB).unwrap();
+            let event = set_later(&gpu, &lease);
+            lease.set_after(Some(event.clone()));
+            lease.assume_filled(MIB);
+            end(lease);
+            assert!(!event.has_passed().unwrap(), "the test is too slow");
+            assert!(matches!(arena.lease(4096).unwrap_err().kind(), ErrorKind::Full { free: 0, .. }));
+            while arena.stats().free < MIB {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(event.has_passed().unwrap(), "it was handed on before");
+        }
+    };
+    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 3)], "but the caller's own");
+    let fakes = Fakes::new().delay(Duration::from_millis(200));
+    fakes.run("memory_that_a_gpu_works_on_comes_home_when_it_is_done_and_not_before", body, check);
 }
 
 #[test]

@@ -5,10 +5,12 @@
 
 mod api;
 mod gpu;
+mod late;
 mod memory;
 mod stream;
 
 pub use gpu::Gpu;
+pub(crate) use late::keep;
 pub(crate) use memory::{DeviceMemory, Pinned};
 pub use stream::{Event, Stream};
 
