@@ -144,23 +144,26 @@ fn finish<M: Mover>(
     let (mut into, bounce, tail) = landing.unpack(moved.transfer.parts);
     let sums = std::mem::replace(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner), PieceSums::new(0));
     let sums = if moved.unseen { None } else { Some(sums) };
-    let proven = match (&moved.result, &tail) {
-        (Ok(_), Some(tail)) => prove(&key, len, tail, sums),
-        _ => None,
-    };
     let bounce = bounce.filter(|_| bounced);
-    let landed = proven.is_some_and(|end| land(shared, &mut into, bounce.as_ref(), (len, end)));
+    let landed = moved.result.and_then(|_| {
+        let is_still = !moved.unseen || shared.is_still(key.digest(), len, seen);
+        match tail.as_ref().filter(|_| is_still).and_then(|tail| prove(&key, len, tail, sums)) {
+            Some(end) => land(shared, &mut into, bounce.as_ref(), (len, end)).map(|()| true),
+            None => Ok(false),
+        }
+    });
     drop((bounce, tail));
-    settle(shared, pool, (Load { key, into }, slot), moved.result.map(|_| landed), (len, len, seen));
+    settle(shared, pool, (Load { key, into }, slot), landed, (len, len, seen));
 }
 
-/// Brings what did not arrive in the caller's leases by itself there: what is in bounce memory, and the payload's last partial page.
+/// Brings what did not arrive in the caller's leases by itself there: what is in bounce memory, and the payload's last partial page. A failure
+/// says nothing of the file.
 pub fn land<M: Mover>(
     shared: &Shared<M>,
     into: &mut [Lease],
     bounce: Option<&Lease>,
     (len, end): (u64, &[u8]),
-) -> bool {
+) -> io::Result<()> {
     let bounce = bounce.and_then(Lease::as_host).unwrap_or_default();
     add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
     add(&shared.counters.copied_tail_bytes, end.len() as u64);
@@ -169,7 +172,7 @@ pub fn land<M: Mover>(
         if lease.place().is_host() { near(lease, at, bytes) } else { shared.mover.put(lease, at, bytes) }
     };
     let landed = scatter(into, 0, bounce, write).and_then(|()| scatter(into, len as usize - end.len(), end, write));
-    landed.inspect_err(|e| shared.fault(format!("load: the bytes cannot be copied to where they belong: {e}"))).is_ok()
+    landed.map_err(|e| io::Error::other(format!("its bytes are right, and cannot be copied to where they belong: {e}")))
 }
 
 /// Answers a load whose file was read: with a hit only if its bytes were proven and landed. The file, of `bytes` as its name or itself says,

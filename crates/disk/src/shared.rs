@@ -248,6 +248,12 @@ impl<M: Mover> Shared<M> {
         true
     }
 
+    /// Whether the chunk still is that very file, as it was written then. Who could not see the bytes of an open file must ask: another
+    /// process may have taken the name away and written over it meanwhile.
+    pub fn is_still(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
+        matches!(self.home.find(digest, len), Ok(Some(there)) if there == seen)
+    }
+
     /// The index has it, but the medium does not or not in one piece. Its [name](Self::name) is held.
     pub fn forget(&self, digest: &Digest, corrupt: bool) {
         let mut index = self.index();

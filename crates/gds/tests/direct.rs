@@ -6,7 +6,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use common::{Bench, LEN, MIB, clean, config, machine};
+use common::{Bench, LEN, MIB, clean, config, foreign_stream, machine, set_later};
 use kvtier_core::{ErrorKind, Loaded, MissReason, Removed, Saved, Tier};
 use kvtier_fakegpu::{Fakes, Report};
 use kvtier_gds::{GdsTier, Mode, Proof};
@@ -75,6 +75,33 @@ fn memory_of_any_alignment_is_right_and_goes_as_directly_as_it_can() {
             assert_eq!(at, LEN as u64);
         }
     });
+}
+
+#[test]
+fn a_file_that_another_process_takes_during_a_load_is_no_hit_though_nobody_looks_at_its_bytes() {
+    let body = || {
+        let bench = Bench::direct(|config| config.proof = Proof::Off);
+        let (caller, key) = (foreign_stream(&bench.gpu), bench.key(1));
+        assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
+        let mut into = bench.arena.lease(LEN).unwrap();
+        let event = set_later(&bench.gpu, &caller, (into.addr(), LEN));
+        into.set_after(Some(event.clone()));
+        let load = kvtier_core::Load { key: key.clone(), into: vec![into] };
+        let ticket = bench.tier.load(&kvtier_core::Ctx::within(Duration::from_secs(30)), vec![load]);
+        // By now its footer was read, and its bytes wait for the event.
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!event.has_passed().unwrap(), "the test is too slow");
+        let (file, taken) = (bench.file(), bench.dir.path().join("taken"));
+        std::fs::rename(&file, &taken).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&taken).unwrap().write_all_at(&[7; MIB], 0).unwrap();
+        let done = ticket.wait().pop().unwrap();
+        assert_eq!((done.result.unwrap(), done.op.into[0].init_len()), (Loaded::Miss(MissReason::Absent), 0));
+        assert_eq!(bench.counter("unseen_loads"), 1);
+    };
+    let fakes = Fakes::new().delay(Duration::from_millis(200));
+    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
+    let name = "a_file_that_another_process_takes_during_a_load_is_no_hit_though_nobody_looks_at_its_bytes";
+    fakes.run(name, body, check);
 }
 
 /// Whether a tier's loads end up direct.

@@ -6,37 +6,10 @@ mod common;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::time::Duration;
 
-use common::{Bench, LEN, MIB, clean, config};
+use common::{Bench, LEN, MIB, clean, config, foreign_stream, set_later};
 use kvtier_core::{ErrorKind, Loaded, MissReason, Observe, Saved};
 use kvtier_fakegpu::{Fakes, Report};
 use kvtier_gds::GdsTier;
-use kvtier_mem::cuda::{Event, Gpu};
-
-type Create = unsafe extern "C" fn(*mut usize, u32) -> i32;
-type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> i32;
-
-/// The caller's own stream, as PyTorch has one; never destroyed, as PyTorch's.
-fn foreign_stream(gpu: &Gpu) -> (libloading::Library, usize) {
-    let (_entered, mut stream) = (gpu.enter().unwrap(), 0);
-    // SAFETY: the stand-in's library, whose function is declared so.
-    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
-    // SAFETY: as above, and there is room for the handle.
-    assert_eq!(unsafe { library.get::<Create>("cuStreamCreate").unwrap()(&mut stream, 0) }, 0);
-    (library, stream)
-}
-
-/// Sets memory on the caller's stream, without waiting, and gives an event after it.
-fn set_later(gpu: &Gpu, (library, stream): &(libloading::Library, usize), (addr, len): (usize, usize)) -> Event {
-    let _entered = gpu.enter().unwrap();
-    // SAFETY: the memory is a lease's that waits for the event.
-    let set = unsafe { library.get::<Set>("cuMemsetD8Async") }.unwrap();
-    for byte in [1, 2, 3, 0x5a] {
-        // SAFETY: as above.
-        assert_eq!(unsafe { set(addr as u64, byte, len, *stream) }, 0);
-    }
-    // SAFETY: the stream is alive.
-    unsafe { gpu.event_after(*stream) }.unwrap()
-}
 
 #[test]
 fn chunks_of_many_pieces_come_back_and_only_their_ends_are_not_pinned() {
@@ -217,6 +190,22 @@ fn heals(name: &str, fault: &str) {
 fn a_failed_copy_to_the_gpu_is_an_error_and_passes() {
     // The first two copies are the test's own chunk and its first page's.
     heals("a_failed_copy_to_the_gpu_is_an_error_and_passes", "cuMemcpyHtoDAsync_v2:5:719");
+}
+
+#[test]
+fn a_chunk_whose_end_cannot_be_copied_is_an_error_and_stays() {
+    let body = || {
+        let bench = Bench::with(|config| config.threads = 1);
+        let key = bench.key(1);
+        assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
+        let done = bench.load(&key, LEN);
+        assert_eq!((done.result.unwrap_err().kind(), done.op.into[0].init_len()), (ErrorKind::Io, 0));
+        assert_eq!((bench.counter("set_aside"), bench.counter("misses_corrupt")), (0, 0));
+        bench.prove(&key, LEN);
+    };
+    // The chunk that is made, its sixteen pieces, and then its last 777 bytes.
+    let fakes = Fakes::new().fail("cuMemcpyHtoDAsync_v2:18:719");
+    clean("a_chunk_whose_end_cannot_be_copied_is_an_error_and_stays", &fakes, body);
 }
 
 #[test]

@@ -229,7 +229,7 @@ fn finish<M: Mover>(
     // An end that is not there proves nothing.
     let payload = end.and_then(|end| end.split_at_checked((len % PAGE) as usize)).and_then(|(payload, padding)| {
         let right = match wanted {
-            Some(_) if moved.unseen => true,
+            Some(_) if moved.unseen => shared.is_still(key.digest(), bytes, seen),
             Some(wanted) => {
                 sums.piece(len - payload.len() as u64, payload);
                 sums.finish().is_some_and(|found| found == wanted)
@@ -239,13 +239,15 @@ fn finish<M: Mover>(
         right.then_some(payload)
     });
     let bounce = bounce.filter(|_| bounced);
-    let result = moved.result.and(tail).map(drop);
-    let landed = result.is_ok() && payload.is_some_and(|end| land(shared, &mut into, bounce.as_ref(), (len, end)));
+    let landed = moved.result.and(tail).and_then(|_| match payload {
+        Some(end) => land(shared, &mut into, bounce.as_ref(), (len, end)).map(|()| true),
+        None => Ok(false),
+    });
     drop((bounce, page));
-    if result.is_ok() && !landed && unverified {
+    if matches!(landed, Ok(false)) && unverified {
         // Longer than what was asked for, by more than zeros: fine for others, perhaps.
         into.iter_mut().for_each(|lease| lease.assume_filled(0));
         return miss(shared, Load { key, into }, slot, MissReason::Length);
     }
-    settle(shared, pool, (Load { key, into }, slot), result.map(|()| landed), (len, bytes, seen));
+    settle(shared, pool, (Load { key, into }, slot), landed, (len, bytes, seen));
 }

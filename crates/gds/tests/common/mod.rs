@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvtier_core::{Ctx, Done, Key, Load, Loaded, Save, Saved, Tier};
 use kvtier_fakegpu::{Fakes, Report};
 use kvtier_gds::{GdsConfig, GdsTier};
-use kvtier_mem::cuda::{Gpu, Stream};
+use kvtier_mem::cuda::{Event, Gpu, Stream};
 use kvtier_mem::{Arena, Lease};
 use kvtier_testkit::Content;
 use kvtier_testkit::conformance::Fixture;
@@ -148,4 +148,30 @@ pub fn machine() -> tempfile::TempDir {
 /// Runs `body` over stand-ins in a child, after which nothing may be left.
 pub fn clean(name: &str, fakes: &Fakes, body: impl FnOnce()) {
     fakes.run(name, body, Report::is_clean);
+}
+
+type Create = unsafe extern "C" fn(*mut usize, u32) -> i32;
+type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> i32;
+
+/// The caller's own stream, as PyTorch has one; never destroyed, as PyTorch's.
+pub fn foreign_stream(gpu: &Gpu) -> (libloading::Library, usize) {
+    let (_entered, mut stream) = (gpu.enter().unwrap(), 0);
+    // SAFETY: the stand-in's library, whose function is declared so.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    // SAFETY: as above, and there is room for the handle.
+    assert_eq!(unsafe { library.get::<Create>("cuStreamCreate").unwrap()(&mut stream, 0) }, 0);
+    (library, stream)
+}
+
+/// Sets memory on the caller's stream, without waiting, and gives an event after it.
+pub fn set_later(gpu: &Gpu, (library, stream): &(libloading::Library, usize), (addr, len): (usize, usize)) -> Event {
+    let _entered = gpu.enter().unwrap();
+    // SAFETY: the memory is a lease's that waits for the event.
+    let set = unsafe { library.get::<Set>("cuMemsetD8Async") }.unwrap();
+    for byte in [1, 2, 3, 0x5a] {
+        // SAFETY: as above.
+        assert_eq!(unsafe { set(addr as u64, byte, len, *stream) }, 0);
+    }
+    // SAFETY: the stream is alive.
+    unsafe { gpu.event_after(*stream) }.unwrap()
 }
