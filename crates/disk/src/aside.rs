@@ -13,6 +13,7 @@ impl<M: Mover> Shared<M> {
     /// Moves a chunk's damaged file out of the way. Its [name](Self::name) is held.
     pub fn set_aside(&self, digest: &Digest, len: u64) -> io::Result<()> {
         let max = quarantine::bytes_max(self.capacity_bytes);
+        self.home.delete_sidecar(digest)?;
         let kept = quarantine::keep(&self.home.own(), &self.home.root().join(self.home.at(digest, len)?), max)?;
         self.aside_bytes.fetch_add(kept, Ordering::Relaxed);
         // It was counted by the length in its name.

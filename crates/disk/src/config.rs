@@ -6,6 +6,7 @@ use std::time::Duration;
 use kvtier_core::{Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_index::{Compat, Quotas};
+use kvtier_key::ChunkShape;
 
 use crate::layout::{Layout, Verify};
 
@@ -84,6 +85,9 @@ pub struct DiskConfig {
     pub layout: Layout,
     /// What becomes of chunks that nothing proves; only foreign layouts have such.
     pub verify: Verify,
+    /// The tensor that a full chunk is, for layouts whose files say it; without, what files that are there already say of theirs holds for
+    /// others of the same model and worker.
+    pub chunk_shape: Option<ChunkShape>,
     /// How often the files of a foreign layout, which others write and delete, are counted.
     pub sweep_every: Duration,
 }
@@ -111,6 +115,7 @@ impl DiskConfig {
             threads: 4,
             layout: Layout::Kvtier,
             verify: Verify::Lenient,
+            chunk_shape: None,
             sweep_every: Duration::from_secs(60),
         }
     }
@@ -133,6 +138,12 @@ impl DiskConfig {
         }
         if let Err(e) = self.quotas.check(self.policy) {
             return Err(Error::new(ErrorKind::Invalid, "these quotas cannot be").with_source(e));
+        }
+        if self.chunk_shape.is_some() && !self.layout.has_headers() {
+            return bad(format!(
+                "files of layout {} do not say what shape a chunk has: leave `shape` out, or choose layout lmcache-gds",
+                self.layout
+            ));
         }
         if self.sweep_every.is_zero() {
             return bad("sweep_every must be more than 0; the files are counted that often".into());

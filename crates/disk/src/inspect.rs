@@ -69,6 +69,8 @@ pub enum Damage {
     Bytes,
     /// It is no regular file.
     Kind,
+    /// Its headers are not the same one, or none, or not what the file is.
+    Header,
     /// No damage that shows: there are no facts to check it by, since another program wrote it.
     Unverified,
 }
@@ -131,15 +133,7 @@ impl Directory {
 
     /// The foreign layout that the names in a directory without a manifest are of: that of the first name that is any's.
     pub fn guess(root: &Path) -> io::Result<Option<Layout>> {
-        for entry in fs::read_dir(root)? {
-            let name = entry?.file_name();
-            let Some(name) = name.to_str() else { continue };
-            let found = Layout::ALL.into_iter().find(|layout| layout.key_of(name).is_some());
-            if found.is_some() {
-                return Ok(found);
-            }
-        }
-        Ok(None)
+        foreign::guess(root)
     }
 
     fn new(root: PathBuf, layout: Layout, capacity_bytes: Option<u64>) -> Self {
@@ -201,7 +195,7 @@ impl Directory {
         };
         let meta = file.metadata()?;
         let found = if self.layout.is_foreign() {
-            foreign::check(&mut file, self.layout, chunk, &mut |_| {})
+            foreign::check((&mut file, &self.path(chunk)), self.layout, chunk, &mut |_| {})
         } else if meta.len() == file_len(chunk.len) {
             read_and_check(&mut file, chunk, &mut |_| {})
         } else {
@@ -215,6 +209,7 @@ impl Directory {
 
     /// Deletes a chunk's file; `false` when there was none. Tiers that have the directory open find out at their next load.
     pub fn remove(&self, chunk: &Named) -> io::Result<bool> {
+        foreign::remove_sidecar(self.layout, &self.path(chunk))?;
         match fs::remove_file(self.path(chunk)) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
@@ -254,6 +249,7 @@ impl Directory {
             }
             return Ok(false);
         }
+        foreign::remove_sidecar(self.layout, &path)?;
         let kept = quarantine::keep(&own, &taken, self.quarantine_bytes_max)?;
         shift(kept.cast_signed() - counted)?;
         Ok(true)
@@ -335,7 +331,7 @@ impl Directory {
     }
 
     fn file_len(&self, chunk: &Named) -> u64 {
-        if self.layout.is_foreign() { chunk.len } else { file_len(chunk.len) }
+        if self.layout.is_foreign() { chunk.len + self.layout.extra_bytes() } else { file_len(chunk.len) }
     }
 
     /// The ledger, where anybody keeps one.

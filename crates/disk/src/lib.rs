@@ -42,5 +42,6 @@ pub use disk::Disk;
 pub use home::kind_of;
 pub use kvtier_evict::PolicyKind;
 pub use kvtier_index::{Compat, Quotas};
+pub use kvtier_key::ChunkShape;
 pub use layout::{Layout, Verify};
 pub use mover::{Fetched, Finish, Moved, Mover, Part, Refused, Transfer, Watch};

@@ -13,7 +13,7 @@ use crate::counters::add;
 use crate::footer;
 use crate::hands::Hands;
 use crate::home::{Draft, is_full};
-use crate::layout;
+use crate::layout::{self, Unshaped};
 use crate::line::Turn;
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::PAGE;
@@ -31,8 +31,10 @@ pub struct Saving<M: Mover> {
     op: Option<(Save, Slot<Save, Saved>)>,
     room: Option<Room<M>>,
     draft: Option<Draft>,
-    /// What lies beside the file in a foreign layout.
+    /// What lies beside the file in a foreign layout: facts as its attribute, in some a header in a file of its own too.
     facts: Option<Facts>,
+    header: Option<Vec<u8>>,
+    sidecar: Option<Draft>,
     len: u64,
     /// The chunk's bytes, where the caller's are out of the CPU's reach.
     fetched: Option<Vec<View>>,
@@ -86,13 +88,27 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     if let Some(error) = shared.misfit(&op.key, Some(len)) {
         return slot.finish(op, Err(error.with_op("save").with_tier(shared.caps.name.clone())));
     }
+    let header = match shared.home.foreign().map_or(Ok(None), |foreign| foreign.header(&op.key, len)) {
+        Ok(header) => header,
+        Err(Unshaped::Yet) => return shed(shared, op, slot, ShedReason::Throttled),
+        Err(Unshaped::Never(error)) => {
+            return slot.finish(op, Err(error.with_op("save").with_tier(shared.caps.name.clone())));
+        }
+    };
     let tenant = shared.tenants.id(op.key.namespace().tenant());
     let want = Want::new(shared.home.file_len(len)).with_place(announced.place()).with_tenant(tenant);
     let room = Some(Room::new(shared, want, slot.deadline()));
     let (op, shared, _together) = (Some((op, slot)), Arc::clone(shared), together);
+    let (draft, sidecar, facts, fetched, retried) = (None, None, None, None, false);
     let saving =
-        Saving { shared, announced, _together, op, room, draft: None, facts: None, len, fetched: None, retried: false };
+        Saving { shared, announced, _together, op, room, draft, facts, header, sidecar, len, fetched, retried };
     saving.claim(hands, None);
+}
+
+/// Answers a save that cannot be taken now.
+fn shed<M: Mover>(shared: &Shared<M>, op: Save, slot: Slot<Save, Saved>, reason: ShedReason) {
+    add(&shared.counters.shed, 1);
+    slot.finish(op, Ok(Saved::Shed(reason)));
 }
 
 impl<M: Mover> Saving<M> {
@@ -175,7 +191,10 @@ impl<M: Mover> Saving<M> {
         let Ok(mut tail) = shared.tails.lease(2 * PAGE as usize) else { return Err(Stop::NoMemory) };
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums(&shared, from));
         let foreign = shared.home.foreign();
-        let page = if foreign.is_some() { Ok(Vec::new()) } else { footer::encode(&facts, &key).map(Vec::from) };
+        let page = match (foreign, &self.header) {
+            (None, _) => footer::encode(&facts, &key).map(Vec::from),
+            (Some(_), header) => Ok(header.clone().unwrap_or_default()),
+        };
         let Ok(page) = page else {
             let error = Error::new(ErrorKind::Invalid, "the key is too long for a footer");
             return Err(failed(error.with_key(*key.digest())));
@@ -186,12 +205,20 @@ impl<M: Mover> Saving<M> {
         let mut pair = last_bytes(from, whole);
         add(&shared.counters.copied_tail_bytes, pair.len() as u64);
         pair.resize(pair.len().next_multiple_of(PAGE as usize), 0);
+        let last = pair.len();
         pair.extend_from_slice(&page);
         if let Err(e) = tail.write_at(0, &pair) {
             return Err(failed(Error::new(ErrorKind::Invalid, "page pair too small").with_source(e)));
         }
-        if !pair.is_empty() {
-            parts.push(Part::Write { at: whole as u64, from: tail.freeze() });
+        let pair = tail.freeze();
+        // A footer follows the payload, a header stands before it.
+        let behind = if self.header.is_some() { last } else { pair.len() };
+        if behind > 0 {
+            parts.push(Part::Write { at: whole as u64, from: pair.slice(0..behind) });
+        }
+        layout::behind(shared.home.head_bytes(), &mut parts);
+        if behind < pair.len() {
+            parts.push(Part::Write { at: 0, from: pair.slice(behind..pair.len()) });
         }
         match self.file() {
             Ok(file) => Ok(Transfer { file: Arc::new(file.into()), parts, watch: None }),
@@ -209,7 +236,7 @@ impl<M: Mover> Saving<M> {
     fn file(&mut self) -> io::Result<File> {
         // In a foreign layout the last page is written whole, and cut before it is published.
         let shared = Arc::clone(&self.shared);
-        let bytes = shared.home.file_len(self.len).next_multiple_of(PAGE);
+        let bytes = shared.home.data_len(self.len).next_multiple_of(PAGE);
         let home = &shared.home;
         if let Some(spare) = self.room.as_mut().and_then(Room::spare) {
             match home.reopen(&spare, bytes) {
@@ -300,7 +327,7 @@ impl<M: Mover> Saving<M> {
             Ok(_) => self.fetched = None,
         }
         if let Some(facts) = self.facts.take()
-            && let Err(e) = layout::finish_file(&shared, &transfer.file, &facts, self.len)
+            && let Err(e) = layout::finish_file(&shared, &transfer.file, &facts, shared.home.data_len(self.len))
         {
             let error = shared.io_error("save", &key, "cannot finish the chunk's file", e);
             return self.end(Err(error));
@@ -310,6 +337,16 @@ impl<M: Mover> Saving<M> {
         {
             let error = shared.io_error("save", &key, "cannot bring the chunk to the device", e.into());
             return self.end(Err(error));
+        }
+        if let Some(header) = &self.header {
+            match shared.home.create_small(header, shared.durability == Durability::Fdatasync) {
+                Ok(sidecar) => self.sidecar = Some(sidecar),
+                Err(e) if is_full(&e) => return self.end(Ok(Saved::Shed(ShedReason::Full))),
+                Err(e) => {
+                    let error = shared.io_error("save", &key, "cannot write the file beside the chunk's", e);
+                    return self.end(Err(error));
+                }
+            }
         }
         drop(transfer);
         shared.for_memory.call();
@@ -365,6 +402,15 @@ impl<M: Mover> Saving<M> {
                 return Err(Err(shared.io_error("save", key, "cannot publish the chunk's file", e)));
             }
         }
+        if let Some(sidecar) = self.sidecar.take()
+            && let Err(e) = shared.home.publish_sidecar(&sidecar, digest)
+        {
+            // What LMCache does not see is not there.
+            let _ = shared.home.delete(digest, len);
+            shared.forget(digest, false);
+            (self.sidecar, self.room) = (Some(sidecar), Some(room));
+            return Err(Err(shared.io_error("save", key, "cannot publish the file beside the chunk's", e)));
+        }
         let Some(reservation) = room.spend() else { return Ok(()) };
         let chunk = shared.chunk(key, len).with_place(self.announced.place());
         let inserted = shared.index().commit(reservation, chunk);
@@ -401,7 +447,7 @@ impl<M: Mover> Saving<M> {
 impl<M: Mover> Drop for Saving<M> {
     /// Gives back the unfinished file and the room however the save ended; the slot, dropped last, answers `Closed` if nobody did.
     fn drop(&mut self) {
-        if let Some(draft) = self.draft.take() {
+        for draft in [self.draft.take(), self.sidecar.take()].into_iter().flatten() {
             let _ = self.shared.home.unlink_draft(&draft);
         }
     }

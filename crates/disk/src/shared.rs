@@ -133,12 +133,13 @@ impl<M: Mover> Shared<M> {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// The payload length to show for an entry: where only the file can tell it, that of the file.
+    /// The payload length to show for an entry: where only the file can tell it, that of what the file has beside its headers.
     pub fn told_len(&self, chunk: &Chunk) -> u64 {
         if chunk.len > 0 {
             return chunk.len;
         }
-        self.home.bytes_of(&chunk.digest, 0).ok().flatten().unwrap_or(0)
+        let bytes = self.home.bytes_of(&chunk.digest, 0).ok().flatten().unwrap_or(0);
+        bytes.saturating_sub(self.home.file_len(0))
     }
 
     /// The payload length of a chunk that the index knows; `None` also where only the file can tell.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::Namespace;
-use kvtier_disk::{Compat, DiskConfig, Durability, Layout, PolicyKind, Quotas, Verify};
+use kvtier_disk::{ChunkShape, Compat, DiskConfig, Durability, Layout, PolicyKind, Quotas, Verify};
 use kvtier_uring::EngineKind;
 
 /// How to open a file tier.
@@ -71,6 +71,12 @@ impl FileConfig {
     /// Chooses what becomes of chunks in a foreign layout that nothing proves.
     pub fn with_verify(mut self, verify: Verify) -> Self {
         self.disk.verify = verify;
+        self
+    }
+
+    /// Says what tensor a full chunk is, for layouts whose files say it (`lmcache-gds`); without, files that are there already tell.
+    pub fn with_chunk_shape(mut self, shape: ChunkShape) -> Self {
+        self.disk.chunk_shape = Some(shape);
         self
     }
 

@@ -10,6 +10,6 @@ mod mover;
 mod tier;
 
 pub use config::FileConfig;
-pub use kvtier_disk::{Durability, Layout, Verify, inspect};
+pub use kvtier_disk::{ChunkShape, Durability, Layout, Verify, inspect};
 pub use kvtier_uring::{EngineKind, Error as EngineError, Registered};
 pub use tier::FileTier;

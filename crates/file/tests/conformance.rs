@@ -36,9 +36,14 @@ mod threads {
 /// The layouts of other programs: their names have no place for a namespace, and each knows keys of one mode.
 fn foreign(layout: Layout) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
-    let tier = FileTier::open(FileConfig::new(dir.path(), CAPACITY).with_layout(layout)).unwrap();
+    let mut config = FileConfig::new(dir.path(), CAPACITY).with_layout(layout);
+    if layout.has_headers() {
+        // A byte a token.
+        config = config.with_chunk_shape("1x1x65536x1".parse().unwrap());
+    }
+    let tier = FileTier::open(config).unwrap();
     let fixture = Fixture::new(tier).with_capacity(CAPACITY).with_keep(dir).with_one_namespace();
-    if layout == Layout::Lmcache { fixture.with_engine_keys() } else { fixture }
+    if layout == Layout::LmcacheMp { fixture } else { fixture.with_engine_keys() }
 }
 
 mod lmcache_mp {
@@ -56,6 +61,16 @@ mod lmcache {
 
     fn make() -> Fixture {
         foreign(Layout::Lmcache)
+    }
+
+    kvtier_testkit::conformance!(make);
+}
+
+mod lmcache_gds {
+    use super::*;
+
+    fn make() -> Fixture {
+        foreign(Layout::LmcacheGds)
     }
 
     kvtier_testkit::conformance!(make);

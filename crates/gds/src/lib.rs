@@ -15,7 +15,7 @@ mod tier;
 
 pub use config::{GdsConfig, Mode, Proof};
 pub use examine::{Found, examine};
-pub use kvtier_disk::{Durability, Layout, Verify};
+pub use kvtier_disk::{ChunkShape, Durability, Layout, Verify};
 pub use kvtier_uring::{EngineKind, Registered};
 pub use rates::{Rate, RatesConfig, rates};
 pub use tier::{GdsTier, GpuRegistered};

@@ -28,8 +28,16 @@ fn with(layout: Layout, change: impl FnOnce(&mut GdsConfig)) -> Fixture {
     let mut config = config(dir.path());
     config.disk.layout = layout;
     change(&mut config);
+    if layout.has_headers() {
+        // A byte a token.
+        config.disk.chunk_shape = Some("1x1x65536x1".parse().unwrap());
+    }
     let fixture = Fixture::new(GdsTier::open(config).unwrap()).with_capacity(CAPACITY).with_keep(dir);
-    if layout == Layout::Kvtier { fixture } else { fixture.with_one_namespace() }
+    match layout {
+        Layout::Kvtier => fixture,
+        Layout::LmcacheMp => fixture.with_one_namespace(),
+        _ => fixture.with_one_namespace().with_engine_keys(),
+    }
 }
 
 struct Copies(Gpu);
@@ -88,19 +96,44 @@ mod gpu_memory_lmcache_mp {
     kvtier_testkit::conformance!(make, over_fakes);
 }
 
+mod gpu_memory_lmcache_gds {
+    use super::*;
+
+    fn make() -> Fixture {
+        device(host(Layout::LmcacheGds))
+    }
+
+    kvtier_testkit::conformance!(make, over_fakes);
+}
+
+mod gpu_memory_lmcache_gds_by_cufile {
+    use super::*;
+
+    fn make() -> Fixture {
+        by_cufile(Layout::LmcacheGds)
+    }
+
+    kvtier_testkit::conformance!(make, over_fakes);
+}
+
 mod gpu_memory_by_cufile {
     use super::*;
 
     fn make() -> Fixture {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("proc")).unwrap();
-        std::fs::write(root.path().join("proc/modules"), "").unwrap();
-        std::fs::create_dir_all(root.path().join("run/udev/data")).unwrap();
-        device(with(Layout::Kvtier, |config| {
-            config.mode = Mode::Require;
-            config.system_root = root.path().to_owned();
-        }))
+        by_cufile(Layout::Kvtier)
     }
 
     kvtier_testkit::conformance!(make, over_fakes);
+}
+
+/// GPU memory that cuFile must reach, on a machine that has all that it needs.
+fn by_cufile(layout: Layout) -> Fixture {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(root.path().join("proc")).unwrap();
+    std::fs::write(root.path().join("proc/modules"), "").unwrap();
+    std::fs::create_dir_all(root.path().join("run/udev/data")).unwrap();
+    device(with(layout, |config| {
+        config.mode = Mode::Require;
+        config.system_root = root.path().to_owned();
+    }))
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use kvtier::bytes::format;
 use kvtier::core::{Ctx, ErrorKind, Hold, Key, Mode, Presence, Save, Saved, Tier};
 use kvtier::file::inspect::Directory;
-use kvtier::file::{FileConfig, FileTier, Layout};
+use kvtier::file::{ChunkShape, FileConfig, FileTier, Layout};
 use kvtier::mem::{Arena, ArenaConfig};
 
 use super::report::Tally;
@@ -34,6 +34,7 @@ impl Wanted {
 pub struct Files {
     path: PathBuf,
     layout: Layout,
+    shape: Option<ChunkShape>,
     capacity_bytes: u64,
     exists: bool,
 }
@@ -58,7 +59,9 @@ impl Files {
             (None, None) => crate::space::of(&args.to)?.all,
         };
         let layout = asked.or(noted).unwrap_or_default();
-        Ok(Files { path: args.to.clone(), layout, capacity_bytes: capacity, exists })
+        let shape = args.shape.as_deref().map(str::parse).transpose();
+        let shape = shape.map_err(|e| BadInput(format!("--shape: {e}")))?;
+        Ok(Files { path: args.to.clone(), layout, shape, capacity_bytes: capacity, exists })
     }
 
     pub fn layout(&self) -> &'static str {
@@ -92,8 +95,12 @@ impl Files {
             if present { tally.present += 1 } else { missing.push(one) }
         }
         let held = there.summary()?.bytes;
-        // A footer and the padding before it, where there are some.
-        let each = if self.layout.is_foreign() { 0 } else { 8191 };
+        // A footer and the padding before it, or two headers, where there are some.
+        let each = match self.layout {
+            Layout::Kvtier => 8191,
+            layout if layout.has_headers() => 8192,
+            _ => 0,
+        };
         let needed: u64 = missing.iter().map(|one| one.len + each).sum();
         if held.saturating_add(needed) > self.capacity_bytes {
             let what = format!(
@@ -124,6 +131,7 @@ impl Files {
 
     fn open(&self) -> Result<FileTier> {
         let config = FileConfig::new(&self.path, self.capacity_bytes).with_layout(self.layout).with_free_min(0);
+        let config = self.shape.clone().into_iter().fold(config, FileConfig::with_chunk_shape);
         Ok(FileTier::open(config).map_err(crate::cannot_open)?)
     }
 }

@@ -32,9 +32,13 @@ pub struct CopyArgs {
     /// Whose chunks FROM holds, where a directory's manifest does not say; of a bucket only chunks of this layout are taken.
     #[arg(long)]
     from_layout: Option<String>,
-    /// Whose chunks TO is to hold: kvtier, lmcache-mp or lmcache. As a directory's manifest says, else kvtier.
+    /// Whose chunks TO is to hold: kvtier, lmcache-mp, lmcache, lmcache-gds or lmcache-gds-weka. As a directory's manifest says, else kvtier.
     #[arg(long)]
     to_layout: Option<String>,
+    /// With lmcache-gds, whose files say it: the tensor that a full chunk is, such as 2x32x256x1024 (keys and values, layers, tokens,
+    /// elements).
+    #[arg(long)]
+    shape: Option<String>,
     /// The cap of a directory TO, such as 100GiB; as its manifest says, else all of its file system. Buckets are not capped here.
     #[arg(long)]
     bytes: Option<String>,

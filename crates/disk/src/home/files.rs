@@ -1,7 +1,7 @@
 //! What is done to chunk files, each as few system calls as it takes.
 
 use std::fs::{File, Metadata};
-use std::io::{self, ErrorKind as Io};
+use std::io::{self, ErrorKind as Io, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -58,6 +58,11 @@ impl Home {
         self.open_at(&self.at(digest, len)?)
     }
 
+    /// Bytes of a chunk's file before its payload.
+    pub fn head_bytes(&self) -> u64 {
+        self.foreign().map_or(0, |foreign| foreign.layout.head_bytes())
+    }
+
     /// Opens a file of the directory for direct reads.
     pub fn open_at(&self, path: &str) -> io::Result<File> {
         direct_or_not(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| openat(&self.dir, path, flags, Mode::empty()))
@@ -83,6 +88,36 @@ impl Home {
             }
             _ => Ok((draft, file)),
         }
+    }
+
+    /// Makes an unfinished file that holds just these few bytes; with `durable`, they are on the device.
+    pub fn create_small(&self, bytes: &[u8], durable: bool) -> io::Result<Draft> {
+        let draft = self.draft();
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let made = openat(draft.corner.dir(), draft.name.as_str(), flags, Mode::from_bits_truncate(0o644));
+        let written = made.map(File::from).map_err(io::Error::from).and_then(|mut file| {
+            file.write_all(bytes)?;
+            if durable { file.sync_data() } else { Ok(()) }
+        });
+        match written {
+            Ok(()) => Ok(draft),
+            Err(e) => {
+                let _ = self.unlink_draft(&draft);
+                Err(e)
+            }
+        }
+    }
+
+    /// Gives an unfinished file the name beside a chunk's, whatever had it.
+    pub fn publish_sidecar(&self, draft: &Draft, digest: &Digest) -> io::Result<()> {
+        let Some(to) = self.sidecar(digest)? else { return self.unlink_draft(draft) };
+        Ok(renameat(draft.corner.dir(), draft.name.as_str(), &self.dir, to.as_str())?)
+    }
+
+    /// The name beside a chunk's, in a layout that has such.
+    fn sidecar(&self, digest: &Digest) -> io::Result<Option<String>> {
+        let Some(foreign) = self.foreign().filter(|foreign| foreign.layout.has_headers()) else { return Ok(None) };
+        Ok(foreign.layout.sidecar(&self.at(digest, 0)?))
     }
 
     /// Makes a chunk's file an unfinished one, to be written over: its blocks are there already. `None` when the chunk has no such file.
@@ -155,7 +190,10 @@ impl Home {
 
     /// Brings a chunk's name to the device.
     pub fn sync_name(&self, digest: &Digest) -> io::Result<()> {
-        File::open(self.folder(digest))?.sync_all()
+        let folder = self.folder(digest);
+        // In a foreign layout its directories may be new too.
+        let above = folder.ancestors().take_while(|dir| self.foreign.is_some() && dir.starts_with(&self.root)).skip(1);
+        std::iter::once(folder.as_path()).chain(above).try_for_each(|dir| File::open(dir)?.sync_all())
     }
 
     /// Brings everything written to this file system to the device.
@@ -171,10 +209,21 @@ impl Home {
     /// Deletes a chunk's file. `false` when there was none.
     pub fn delete(&self, digest: &Digest, len: u64) -> io::Result<bool> {
         let Some(at) = found_only(self.at(digest, len))? else { return Ok(false) };
+        // First, so that nobody finds what is about to go, and nothing is left that no listing finds.
+        self.delete_sidecar(digest)?;
         match unlinkat(&self.dir, at.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) => Ok(true),
             Err(nix::Error::ENOENT) => Ok(false),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Deletes the file beside a chunk's, if there is one.
+    pub fn delete_sidecar(&self, digest: &Digest) -> io::Result<()> {
+        let Some(beside) = self.sidecar(digest)? else { return Ok(()) };
+        match unlinkat(&self.dir, beside.as_str(), UnlinkatFlags::NoRemoveDir) {
+            Err(e) if e != nix::Error::ENOENT => Err(e.into()),
+            _ => Ok(()),
         }
     }
 
@@ -183,9 +232,9 @@ impl Home {
         Ok(self.stat(digest, len)?.map(|stat| FileId::of_stat(&stat)))
     }
 
-    /// The bytes of a chunk's file as it lies there; `None` for none.
+    /// The bytes of a chunk's file as it lies there, with those of the one beside it; `None` for none.
     pub fn bytes_of(&self, digest: &Digest, len: u64) -> io::Result<Option<u64>> {
-        Ok(self.stat(digest, len)?.map(|stat| stat.st_size.max(0).cast_unsigned()))
+        Ok(self.stat(digest, len)?.map(|stat| stat.st_size.max(0).cast_unsigned() + self.head_bytes()))
     }
 
     fn stat(&self, digest: &Digest, len: u64) -> io::Result<Option<FileStat>> {
@@ -197,9 +246,14 @@ impl Home {
         }
     }
 
-    /// The length in bytes of the file that holds a payload of `len` bytes.
+    /// The bytes of all files of a chunk whose payload has `len` bytes.
     pub fn file_len(&self, len: u64) -> u64 {
-        if self.foreign.is_some() { len } else { name::file_len(len) }
+        self.foreign().map_or_else(|| name::file_len(len), |foreign| len + foreign.layout.extra_bytes())
+    }
+
+    /// The length in bytes of the file that holds a payload of `len` bytes.
+    pub fn data_len(&self, len: u64) -> u64 {
+        if self.foreign.is_some() { self.head_bytes() + len } else { name::file_len(len) }
     }
 
     /// Where a chunk's file lies, from the root on. In a foreign layout a name that nobody told is `NotFound`.
@@ -212,9 +266,12 @@ impl Home {
 
     /// The directory in which a chunk's file lies.
     fn folder(&self, digest: &Digest) -> PathBuf {
-        match self.foreign {
+        match self.foreign() {
             None => name::shard(&self.root, digest.as_bytes()[0]),
-            Some(_) => self.root.clone(),
+            Some(foreign) => {
+                let name = foreign.name(digest).unwrap_or_default();
+                self.root.join(name.rsplit_once('/').map_or("", |(dirs, _)| dirs))
+            }
         }
     }
 
@@ -228,16 +285,30 @@ impl Home {
         Ok(Kept { len: stays, gone_bytes })
     }
 
-    /// All names of the root, in no order; names that are no text are left out.
-    pub fn root_names(&self, mut each: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
+    /// All names where a foreign layout has its files, from the root on, in no order; names that are no text are left out.
+    pub fn foreign_names(&self, mut each: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
+        self.names_below("", self.foreign().map_or(0, |foreign| foreign.layout.depth()), &mut each)
+    }
+
+    /// The names in a directory and `depth` directories deep below it.
+    fn names_below(&self, dir: &str, depth: usize, each: &mut dyn FnMut(&str) -> io::Result<()>) -> io::Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir = Dir::openat(&self.dir, ".", flags, Mode::empty())?;
-        for entry in dir.iter() {
-            if let Ok(name) = entry?.file_name().to_str() {
-                each(name)?;
-            }
+        let path = if dir.is_empty() { "." } else { dir };
+        let mut listed = match Dir::openat(&self.dir, path, flags, Mode::empty()) {
+            // No directory, or gone by now.
+            Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP) if !dir.is_empty() => return Ok(()),
+            other => other?,
+        };
+        let mut below = Vec::new();
+        for entry in listed.iter() {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
+            if depth > 0 && is_head_of_hash(name) { below.push(path) } else { each(&path)? }
         }
-        Ok(())
+        // Closed before the next are opened.
+        drop(listed);
+        below.iter().try_for_each(|dir| self.names_below(dir, depth - 1, each))
     }
 
     /// All chunks of our layout by name, in no order: nothing is opened and nothing is asked of any file. Several threads read, because the medium is slow
@@ -278,6 +349,11 @@ impl Home {
         }
         Ok(found)
     }
+}
+
+/// Whether a directory of this name may be one of those that are called after the first characters of a hash.
+pub fn is_head_of_hash(name: &str) -> bool {
+    (1..=2).contains(&name.chars().count()) && !name.starts_with('.')
 }
 
 fn found_only<T>(there: io::Result<T>) -> io::Result<Option<T>> {

@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_manifest_comes_back_and_what_is_not_understood_is_refused() {
-        for (capacity_bytes, layout) in [None, Some(1), Some(u64::MAX)].into_iter().zip(Layout::ALL) {
+        for (capacity_bytes, layout) in [None, Some(1), Some(u64::MAX)].into_iter().cycle().zip(Layout::ALL) {
             let agreed = [(format!("chunk {}", escape("a b:\n%")), "any whole".to_owned())].into();
             let open = [("host.7.1.0".to_owned(), 9)].into();
             let manifest = Manifest { layout, capacity_bytes, open, agreed };

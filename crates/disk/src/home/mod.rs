@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use kvtier_core::{Error, ErrorKind};
 
 pub use corner::{Buried, Corner, living};
-pub use files::{Draft, FileId, is_full};
+pub use files::{Draft, FileId, is_full, is_head_of_hash};
 pub use manifest::Manifest;
 pub use medium::{is_local, sizes};
 pub use scratch::Scratch;

@@ -1,39 +1,93 @@
 //! Directories of foreign layouts, looked at from outside.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
 use kvtier_key::{Digest, Facts, Key, Namespace, PieceSums};
 
 use super::{Damage, Named, PIECE};
+use crate::home::is_head_of_hash;
 use crate::layout::Layout;
 use crate::layout::facts::Known;
+use crate::layout::headers::{self, Told};
 
-/// Every entry of the root that is a file: with its metadata only where its name is no chunk's.
+/// Every entry of the directories that the layout has files in: with its metadata only where its name is no chunk's.
 pub fn walk(
     root: &Path,
     layout: Layout,
     mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<Named>),
 ) -> io::Result<()> {
-    for entry in fs::read_dir(root)? {
+    entries(root, ("", layout.depth()), &mut |path, name, meta| {
+        let chunk = name.filter(|name| meta.is_file() && meta.len() > 0 && layout.key_of(name).is_some());
+        match chunk {
+            Some(name) => {
+                let len = meta.len().saturating_sub(layout.head_bytes());
+                each(path, None, Some(Named { digest: Digest::default(), name: Some(name.into()), len }));
+            }
+            None if name == Some(".kvtier") || is_beside_a_chunk(path, layout, name) => {}
+            None => each(path, Some(meta), None),
+        }
+        Ok(())
+    })
+}
+
+/// The layout of the first name that is any's.
+pub fn guess(root: &Path) -> io::Result<Option<Layout>> {
+    let depth = Layout::ALL.into_iter().map(Layout::depth).max().unwrap_or(0);
+    let mut found = None;
+    entries(root, ("", depth), &mut |_, name, _| {
+        let layout_of = |name| Layout::ALL.into_iter().find(|layout| layout.key_of(name).is_some());
+        found = found.or_else(|| name.and_then(layout_of));
+        // No error, but the end of the walk.
+        if found.is_some() { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+    })
+    .or_else(|e| if found.is_some() { Ok(()) } else { Err(e) })?;
+    Ok(found)
+}
+
+/// Who sees an entry: its path, the same from the root on if it is text, and what it is.
+type Each<'a> = &'a mut dyn FnMut(&Path, Option<&str>, fs::Metadata) -> io::Result<()>;
+
+/// Every entry of a directory, and of those `depth` deep below it that are called as LMCache calls them.
+fn entries(root: &Path, (dir, depth): (&str, usize), each: Each<'_>) -> io::Result<()> {
+    for entry in fs::read_dir(root.join(dir))? {
         let entry = entry?;
         // What goes while we look is not there.
         let Ok(meta) = entry.metadata() else { continue };
         let name = entry.file_name();
-        let ours = name.to_str().filter(|name| meta.is_file() && meta.len() > 0 && layout.key_of(name).is_some());
-        match ours {
-            Some(name) => each(
-                &entry.path(),
-                None,
-                Some(Named { digest: Digest::default(), name: Some(name.into()), len: meta.len() }),
-            ),
-            None if name != ".kvtier" => each(&entry.path(), Some(meta), None),
-            None => {}
+        let name = name.to_str().map(|name| if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") });
+        match name.as_deref() {
+            Some(below) if depth > 0 && meta.is_dir() && is_head_of_hash(&entry.file_name().to_string_lossy()) => {
+                match entries(root, (below, depth - 1), each) {
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                    other => other?,
+                }
+            }
+            name => each(&entry.path(), name, meta)?,
         }
     }
     Ok(())
+}
+
+/// Whether it is the file beside a chunk's that is there.
+fn is_beside_a_chunk(path: &Path, layout: Layout, name: Option<&str>) -> bool {
+    let chunk = |text: &str| Some(text.strip_suffix(".metadata")?.to_owned());
+    let ours =
+        name.and_then(chunk).is_some_and(|name| layout.sidecar(&name).is_some() && layout.key_of(&name).is_some());
+    ours && path.to_str().and_then(chunk).is_some_and(|chunk| Path::new(&chunk).exists())
+}
+
+/// Deletes the file beside a chunk's, if there is one.
+pub fn remove_sidecar(layout: Layout, path: &Path) -> io::Result<()> {
+    if !layout.has_headers() {
+        return Ok(());
+    }
+    match fs::remove_file(headers::sidecar_of(path)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// The key of a chunk's file: its name says which, its facts in which namespace. `Swapped` if these are another key's.
@@ -52,9 +106,9 @@ pub fn facts(file: &File) -> io::Result<Result<Option<Facts>, Damage>> {
     })
 }
 
-/// Reads a file whole and checks all that its facts tell; each piece is shown to `each`.
+/// Reads the file at `path` whole and checks all that its facts and headers tell; each piece of the payload is shown to `each`.
 pub fn check(
-    file: &mut File,
+    (file, path): (&mut File, &Path),
     layout: Layout,
     chunk: &Named,
     each: &mut dyn FnMut(&[u8]),
@@ -63,7 +117,7 @@ pub fn check(
         Ok(facts) => facts,
         Err(damage) => return Ok(Err(damage)),
     };
-    let len = file.metadata()?.len();
+    let mut len = file.metadata()?.len().saturating_sub(layout.head_bytes());
     if let Some(facts) = &facts {
         if let Err(damage) = key_of(layout, chunk, facts) {
             return Ok(Err(damage));
@@ -73,6 +127,14 @@ pub fn check(
         }
     } else if len != chunk.len {
         return Ok(Err(Damage::Length));
+    }
+    if layout.has_headers() {
+        match headers::told(file, path, len + layout.head_bytes())? {
+            Told::Lies => return Ok(Err(Damage::Header)),
+            Told::Payload(told) if facts.is_none() => len = told,
+            _ => {}
+        }
+        file.seek(SeekFrom::Start(layout.head_bytes()))?;
     }
     let (mut sums, mut at, mut piece) = (PieceSums::new(len), 0, vec![0; PIECE]);
     while at < len {

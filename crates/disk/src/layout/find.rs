@@ -1,12 +1,14 @@
 //! Chunks that the index does not know, or whose length it does not know: the file is asked.
 
 use std::io;
+use std::path::Path;
 
 use kvtier_core::Event;
 use kvtier_index::Chunk;
-use kvtier_key::{Digest, Key, KeyId, Namespace};
+use kvtier_key::{Digest, GdsHeader, Key, KeyId, Namespace};
 
 use super::facts::{Known, Whose, whose};
+use super::headers::{self, payload_of};
 use super::{Foreign, Verify};
 use crate::mover::Mover;
 use crate::name::PAGE;
@@ -17,7 +19,7 @@ use crate::shared::Shared;
 pub struct Found {
     /// Payload length; `None` when a load would not vouch for the bytes.
     pub len: Option<u64>,
-    /// Length of the file.
+    /// Length of the file, with that of the one beside it.
     pub bytes: u64,
 }
 
@@ -55,6 +57,9 @@ impl<M: Mover> Shared<M> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
+        if foreign.layout.has_headers() {
+            return look_at_headers(foreign, key, (&path, bytes));
+        }
         let len = match Known::at(&path) {
             Ok(Known::Unverified) => (foreign.verify == Verify::Lenient).then(|| payload_len(key, bytes)),
             // Damaged: the load that follows sets it aside.
@@ -93,6 +98,33 @@ impl<M: Mover> Shared<M> {
         let _one = self.name(digest);
         let _ = self.index().resize(digest, 0, bytes);
     }
+}
+
+/// What there is in a file with a header, of `bytes` bytes. Without the file beside it LMCache has no such chunk, and our next save shall
+/// bring that: such a chunk is counted, and none that a load can be expected to hit.
+fn look_at_headers(foreign: &Foreign, key: &Key, (path, bytes): (&Path, u64)) -> io::Result<Option<Found>> {
+    let known = match Known::at(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let header = headers::read_sidecar(path)?.and_then(|beside| GdsHeader::decode(&beside).ok());
+    let header = header.filter(GdsHeader::is_current);
+    if payload_of_some(header.as_ref(), bytes).is_some() {
+        foreign.learn_shape(key.id(), || header.clone());
+    }
+    let payload = bytes.saturating_sub(foreign.layout.head_bytes());
+    let len = match known {
+        Known::Unverified if foreign.verify == Verify::Strict => None,
+        Known::Unverified => payload_of_some(header.as_ref(), bytes),
+        Known::Facts(facts) if whose(&facts, key) == Whose::AnotherNamespace => None,
+        // Damaged, perhaps: the load that follows sets it aside.
+        Known::Junk | Known::Facts(_) => header.map(|_| payload).filter(|len| *len > 0),
+    };
+    Ok(Some(Found { len, bytes: bytes + foreign.layout.head_bytes() }))
+}
+
+fn payload_of_some(header: Option<&GdsHeader>, file_bytes: u64) -> Option<u64> {
+    header.and_then(|header| payload_of(header, file_bytes))
 }
 
 /// The payload's length in a file of `bytes` without facts: of a chunk whose length the namespace knows, writers that write whole pages only

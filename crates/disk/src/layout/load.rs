@@ -11,6 +11,7 @@ use kvtier_mem::Lease;
 
 use super::facts::{Known, Whose, whose};
 use super::find::{Found, is_allowed, is_padded};
+use super::headers::{self, Told};
 use super::{Foreign, Verify};
 use crate::bounce::Landing;
 use crate::counters::add;
@@ -28,7 +29,7 @@ use crate::shared::Shared;
 struct Plan {
     file: File,
     seen: FileId,
-    /// Length of the payload, and of the file.
+    /// Length of the payload, and of all that the file has behind its head.
     len: u64,
     bytes: u64,
     /// What the bytes must sum to; `None`: there are no facts.
@@ -78,7 +79,8 @@ fn plan<M: Mover>(shared: &Shared<M>, foreign: &Foreign, key: &Key, room: u64) -
     let Ok(name) = foreign.layout.file_name(key.id()) else { return Err(io::ErrorKind::NotFound.into()) };
     let file = shared.home.open_at(&name)?;
     let meta = file.metadata()?;
-    let (bytes, seen) = (meta.len(), FileId::of(&meta));
+    let (bytes, seen) = (meta.len().saturating_sub(foreign.layout.head_bytes()), FileId::of(&meta));
+    let lying = meta.len() + foreign.layout.head_bytes();
     if !meta.is_file() {
         return Ok(Err(No::Miss(MissReason::Absent)));
     }
@@ -88,44 +90,66 @@ fn plan<M: Mover>(shared: &Shared<M>, foreign: &Foreign, key: &Key, room: u64) -
             Whose::Ours if facts.raw_len == bytes && bytes > 0 => (bytes, Some(facts.sums)),
             Whose::Ours | Whose::Wrong => return Ok(Err(No::Corrupt(bytes, seen))),
             Whose::AnotherNamespace => {
-                shared.distrust(key.digest(), bytes);
+                shared.distrust(key.digest(), lying);
                 return Ok(Err(No::Miss(MissReason::Absent)));
             }
         },
         Known::Unverified => {
             add(&shared.counters.unverified, 1);
-            if foreign.verify == Verify::Strict {
-                shared.distrust(key.digest(), bytes);
-                return Ok(Err(No::Miss(MissReason::Unverified)));
+            match believed(shared, foreign, (key, room), (&file, &name, meta.len()))? {
+                Ok(len) => (len, None),
+                Err(MissReason::Corrupt) => return Ok(Err(No::Corrupt(bytes, seen))),
+                Err(MissReason::Length) => return Ok(Err(No::Miss(MissReason::Length))),
+                Err(reason) => {
+                    shared.distrust(key.digest(), lying);
+                    return Ok(Err(No::Miss(reason)));
+                }
             }
-            let exact = bytes == room || is_padded(bytes, room);
-            if !exact || !is_allowed(key, room) {
-                return Ok(Err(No::Miss(MissReason::Length)));
-            }
-            (room, None)
         }
     };
     if len > room || len == 0 {
         return Ok(Err(No::Miss(MissReason::Length)));
     }
     let known = shared.index().get(key.digest()).map(|e| (e.chunk.len, e.chunk.bytes));
-    if known != Some((len, bytes)) {
+    if known != Some((len, lying)) {
         let _one = shared.name(key.digest());
-        shared.found(key, Found { len: Some(len), bytes });
+        shared.found(key, Found { len: Some(len), bytes: lying });
     }
     Ok(Ok(Plan { file, seen, len, bytes, sums }))
 }
 
-/// Reads the last partial page here, as far as the file goes: for the engines a file that ends within a request is one that lost its end.
-fn read_tail(file: &File, whole: u64, bytes: u64, tail: &mut Lease) -> io::Result<usize> {
-    let wanted = (bytes - whole) as usize;
+/// The payload's length in a file without facts, if its bytes are to be believed: what its headers say, or, where there are none, what is
+/// asked for.
+fn believed<M: Mover>(
+    shared: &Shared<M>,
+    foreign: &Foreign,
+    (key, room): (&Key, u64),
+    (file, name, file_bytes): (&File, &str, u64),
+) -> io::Result<Result<u64, MissReason>> {
+    if foreign.verify == Verify::Strict {
+        return Ok(Err(MissReason::Unverified));
+    }
+    if !foreign.layout.has_headers() {
+        let exact = file_bytes == room || is_padded(file_bytes, room);
+        return Ok(if exact && is_allowed(key, room) { Ok(room) } else { Err(MissReason::Length) });
+    }
+    Ok(match headers::told(file, &shared.home.root().join(name), file_bytes)? {
+        Told::Payload(len) => Ok(len),
+        Told::Lies => Err(MissReason::Corrupt),
+        Told::Alone | Told::Stranger => Err(MissReason::Absent),
+    })
+}
+
+/// Reads the last partial page here, `wanted` bytes at `at`, as far as the file goes: for the engines a file that ends within a request is one
+/// that lost its end.
+fn read_tail(file: &File, (at, wanted): (u64, usize), tail: &mut Lease) -> io::Result<usize> {
     if wanted == 0 {
         return Ok(0);
     }
     tail.assume_filled(0);
     let page = tail.as_host_mut().and_then(|memory| memory.get_mut(..PAGE as usize));
     let page = page.ok_or_else(|| io::Error::other("no memory for a page"))?;
-    let got = file.read_at(page, whole)?;
+    let got = file.read_at(page, at)?;
     tail.assume_filled(got);
     if got == wanted { Ok(got) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
@@ -137,7 +161,7 @@ fn read<M: Mover>(
 ) {
     let Load { key, into } = op;
     let Plan { file, seen, len, bytes, sums } = plan;
-    let whole = len - len % PAGE;
+    let (head, whole) = (shared.home.head_bytes(), len - len % PAGE);
     let freed = Some(shared.for_memory.seen());
     let planned = match shared.tails.lease(2 * PAGE as usize) {
         Ok(tail) => Landing::plan(into, len as usize, (&shared.bounce, shared.bounce_bytes), tail),
@@ -155,7 +179,7 @@ fn read<M: Mover>(
     };
     let mut pair = parts.pop();
     let tail = match &mut pair {
-        Some(Part::Read { into, .. }) => read_tail(&file, whole, bytes, into),
+        Some(Part::Read { into, .. }) => read_tail(&file, (head + whole, (bytes - whole) as usize), into),
         _ => Err(io::Error::other("no memory for a page")),
     };
     let first = Arc::new(Mutex::new(PieceSums::new(len)));
@@ -171,6 +195,7 @@ fn read<M: Mover>(
         );
     }
     let watch = ours.sums.is_some().then(|| watch(&first, &parts));
+    behind(head, &mut parts);
     let transfer = Transfer { file: Arc::new(file.into()), watch, parts };
     let (theirs, pool) = (Arc::clone(shared), Arc::clone(&hands.pool));
     let ours = Arc::new(Mutex::new(Some(ours)));
@@ -190,6 +215,15 @@ fn read<M: Mover>(
         let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
         ours.slot
             .finish(Load { key: ours.key, into }, if refused.closed { Err(closed) } else { Ok(Loaded::Throttled) });
+    }
+}
+
+/// Moves parts of the payload to where they lie in the file, behind its head.
+pub fn behind(head: u64, parts: &mut [Part]) {
+    for part in parts {
+        match part {
+            Part::Read { at, .. } | Part::Write { at, .. } => *at += head,
+        }
     }
 }
 

@@ -5,8 +5,10 @@
 
 pub mod facts;
 mod find;
+pub mod headers;
 mod load;
 mod names;
+mod shapes;
 mod sweep;
 
 use std::fmt;
@@ -14,11 +16,12 @@ use std::str::FromStr;
 
 use kvtier_core::{Error, ErrorKind};
 use kvtier_key::names::{Form, Loss, Parsed};
-use kvtier_key::{InvalidKey, KeyId};
+use kvtier_key::{GDS_HEADER_BYTES, InvalidKey, KeyId};
 
 pub use facts::{Verify, finish_file, probe_facts};
-pub use load::begin as begin_load;
+pub use load::{begin as begin_load, behind};
 pub use names::Foreign;
+pub use shapes::Unshaped;
 pub use sweep::Sweeper;
 
 /// Whose files a directory holds.
@@ -32,11 +35,16 @@ pub enum Layout {
     LmcacheMp,
     /// Those of the FSConnector of LMCache's in-process mode.
     Lmcache,
+    /// Those of the GdsBackend of LMCache's in-process mode: a header before the payload, and the same header in a file beside it.
+    LmcacheGds,
+    /// The same as they are called on Weka's file system.
+    LmcacheGdsWeka,
 }
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 3] = [Layout::Kvtier, Layout::LmcacheMp, Layout::Lmcache];
+    pub const ALL: [Layout; 5] =
+        [Layout::Kvtier, Layout::LmcacheMp, Layout::Lmcache, Layout::LmcacheGds, Layout::LmcacheGdsWeka];
 
     /// Its name in configurations and manifests.
     pub fn name(self) -> &'static str {
@@ -44,6 +52,8 @@ impl Layout {
             Layout::Kvtier => "kvtier",
             Layout::LmcacheMp => "lmcache-mp",
             Layout::Lmcache => "lmcache",
+            Layout::LmcacheGds => "lmcache-gds",
+            Layout::LmcacheGdsWeka => "lmcache-gds-weka",
         }
     }
 
@@ -52,7 +62,32 @@ impl Layout {
         self != Layout::Kvtier
     }
 
-    /// The file name that a foreign layout gives a key. Errors: a key that it has no name for, or that would not read back as itself.
+    /// Whether a header stands before the payload, and again in a file beside it.
+    pub fn has_headers(self) -> bool {
+        matches!(self, Layout::LmcacheGds | Layout::LmcacheGdsWeka)
+    }
+
+    /// Bytes of a foreign layout's file before the payload.
+    pub(crate) fn head_bytes(self) -> u64 {
+        if self.has_headers() { GDS_HEADER_BYTES as u64 } else { 0 }
+    }
+
+    /// Bytes beside the payload that a chunk of a foreign layout takes, in all its files.
+    pub(crate) fn extra_bytes(self) -> u64 {
+        2 * self.head_bytes()
+    }
+
+    /// How many directories lie in one another above a foreign layout's files, at most.
+    pub(crate) fn depth(self) -> usize {
+        if self.has_headers() { 2 } else { 0 }
+    }
+
+    /// The name of the file beside the one of this name; `None` where there is none.
+    pub(crate) fn sidecar(self, file_name: &str) -> Option<String> {
+        self.has_headers().then(|| format!("{file_name}.metadata"))
+    }
+
+    /// The file name, with its directories if it lies in some, that a foreign layout gives a key. Errors: a key that it has no name for, or that would not read back as itself.
     pub fn file_name(self, id: &KeyId) -> Result<String, InvalidKey> {
         self.form().format(id)
     }
@@ -70,7 +105,12 @@ impl Layout {
     }
 
     fn form(self) -> Form {
-        if self == Layout::Lmcache { Form::FsConnector } else { Form::Fs }
+        match self {
+            Layout::Lmcache => Form::FsConnector,
+            Layout::LmcacheGds => Form::Gds { weka: false, sidecar: false },
+            Layout::LmcacheGdsWeka => Form::Gds { weka: true, sidecar: false },
+            _ => Form::Fs,
+        }
     }
 }
 
@@ -85,7 +125,9 @@ impl FromStr for Layout {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         Layout::ALL.into_iter().find(|layout| layout.name() == text).ok_or_else(|| {
-            let what = format!("no layout is called {text:?}; choose kvtier, lmcache-mp or lmcache");
+            let what = format!(
+                "no layout is called {text:?}; choose kvtier, lmcache-mp, lmcache, lmcache-gds or lmcache-gds-weka"
+            );
             Error::new(ErrorKind::Invalid, what)
         })
     }
@@ -115,5 +157,19 @@ mod tests {
             assert_eq!(Layout::Lmcache.key_of(stranger), None, "{stranger}");
         }
         assert_eq!(Layout::Kvtier.key_of(mp), None);
+    }
+
+    #[test]
+    fn files_with_headers_lie_where_their_hash_says() {
+        let name = "18/85/org%2Fm%401%400%401a2b3c4d5e6f7788%40bfloat16.kvcache.safetensors";
+        let id = Layout::LmcacheGds.key_of(name).unwrap();
+        assert_eq!(Layout::LmcacheGds.file_name(&id).unwrap(), name);
+        let weka = Layout::LmcacheGdsWeka.file_name(&id).unwrap();
+        assert!(weka.ends_with(".weka1") && Layout::LmcacheGdsWeka.key_of(&weka) == Some(id));
+        let bare = name.rsplit('/').next().unwrap();
+        for stranger in [bare.into(), format!("x/{name}"), name.replace("18/", "19/"), format!("{name}.metadata"), weka]
+        {
+            assert_eq!(Layout::LmcacheGds.key_of(&stranger), None, "{stranger}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use kvtier_core::{Error, ErrorKind};
 use kvtier_key::{Digest, Key, Namespace};
 
+use super::shapes::Shapes;
 use super::{Layout, Verify};
 use crate::DiskConfig;
 
@@ -25,6 +26,8 @@ pub struct Foreign {
     pub shrink: bool,
     /// A save found the file system without extended attributes; it is said once.
     without_facts: AtomicBool,
+    /// What chunks look like, where files say it.
+    pub(super) shapes: Shapes,
     /// Rung when the sweep has something to do.
     pub bell: (Mutex<Call>, Condvar),
     /// One sweep at a time.
@@ -49,6 +52,7 @@ impl Foreign {
             swept: AtomicBool::new(false),
             agreed: AtomicBool::new(false),
             without_facts: AtomicBool::new(false),
+            shapes: Shapes::new(config.chunk_shape.clone()),
             bell: Default::default(),
             sweeping: Mutex::default(),
         }

@@ -94,7 +94,7 @@ impl<M: Mover> Shared<M> {
     /// Enters all names, their lengths unknown, in the order of use that was noted. Nothing is asked of any file.
     pub fn list_foreign(&self, foreign: &Foreign) -> io::Result<()> {
         let mut some = Vec::with_capacity(SOME);
-        self.home.root_names(|name| {
+        self.home.foreign_names(|name| {
             if let Some(key) = foreign.key_of(name) {
                 foreign.learn_as(*key.digest(), name);
                 some.push(key);
@@ -127,7 +127,7 @@ impl<M: Mover> Shared<M> {
     pub fn sweep(&self, foreign: &Foreign) -> io::Result<()> {
         let _one = foreign.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut seen, mut first_error, mut errors) = (HashSet::new(), None, 0_u64);
-        self.home.root_names(|name| {
+        self.home.foreign_names(|name| {
             let Some(key) = foreign.key_of(name) else { return Ok(()) };
             // A file that does not let itself be looked at must not end the sweep, and with it eviction.
             let there = self.sweep_one(foreign, &key, name).unwrap_or_else(|e| {

@@ -58,6 +58,7 @@ fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
         ("layout", spec.layout.unwrap_or_default().to_string()),
         ("verify", format!("{:?}", spec.verify.unwrap_or_default()).to_lowercase()),
     ];
+    facts.extend(spec.shape.as_ref().map(|shape| ("shape", shape.to_string())));
     facts.extend(limits(&spec.quotas));
     facts.extend(spec.compat.map(letter));
     facts

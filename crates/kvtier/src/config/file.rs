@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use kvtier_core::{Error, ErrorKind};
 use kvtier_evict::PolicyKind;
-use kvtier_file::{Durability, EngineKind, FileConfig, FileTier, Layout, Verify};
+use kvtier_file::{ChunkShape, Durability, EngineKind, FileConfig, FileTier, Layout, Verify};
 use kvtier_index::{Compat, Quotas};
 use serde::{Deserialize, Deserializer};
 
@@ -24,12 +24,16 @@ pub struct FileSpec {
     /// Whether chunks may be deleted because the cap is smaller than last time; without it such a directory is refused.
     #[serde(default)]
     pub shrink: bool,
-    /// `kvtier` (the default), `lmcache-mp` or `lmcache`: whose files the directory holds.
+    /// `kvtier` (the default), `lmcache-mp`, `lmcache`, `lmcache-gds` or `lmcache-gds-weka`: whose files the directory holds.
     #[serde(default, deserialize_with = "named")]
     pub layout: Option<Layout>,
     /// `lenient` (the default) or `strict`: what becomes of chunks in a foreign layout that nothing proves.
     #[serde(default, deserialize_with = "named")]
     pub verify: Option<Verify>,
+    /// The tensor that a full chunk is, such as `2x32x256x1024` (keys and values, layers, tokens, elements), for layout `lmcache-gds`, whose
+    /// files say it; without, files that are there already tell.
+    #[serde(default, deserialize_with = "named")]
+    pub shape: Option<ChunkShape>,
     /// `auto` (the default), `uring` or `threads`.
     #[serde(default, deserialize_with = "named")]
     pub engine: Option<EngineKind>,
@@ -64,6 +68,7 @@ impl FileSpec {
             shrink: false,
             layout: None,
             verify: None,
+            shape: None,
             engine: None,
             durability: None,
             free_min: None,
@@ -85,6 +90,9 @@ impl FileSpec {
         config = config.with_durability(self.durability.unwrap_or_default());
         if let Some(compat) = self.compat {
             config = config.with_compat(compat);
+        }
+        if let Some(shape) = &self.shape {
+            config = config.with_chunk_shape(shape.clone());
         }
         if let Some(bytes) = self.free_min {
             config = config.with_free_min(bytes);

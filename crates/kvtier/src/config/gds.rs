@@ -149,13 +149,30 @@ mod tests {
     }
 
     #[test]
-    fn lmcaches_settings_of_both_generations_mean_it() {
+    fn lmcaches_settings_of_both_generations_mean_its_files() {
+        let layout = Some(kvtier_file::Layout::LmcacheGds);
         let new = of_lmcache("gds_path: /a, /b\ngds_buffer_size: 1024\n").unwrap();
-        assert_eq!((new.file.path.to_str(), new.gpu.cufile), (Some("/b/kvtier"), Some(Mode::Auto)));
+        assert_eq!((new.file.path.to_str(), new.file.layout, new.gpu.cufile), (Some("/b"), layout, Some(Mode::Auto)));
         assert_eq!(of_lmcache("gds_path: /a\nuse_gds: false\n").unwrap().gpu.cufile, Some(Mode::Off));
         let old = of_lmcache("gds_path: /a\ncufile_buffer_size: 1024\nextra_config: {use_cufile: true}\n").unwrap();
-        assert_eq!((old.file.path.to_str(), old.gpu.cufile), (Some("/a/kvtier"), Some(Mode::Auto)));
+        assert_eq!((old.file.path.to_str(), old.file.layout, old.gpu.cufile), (Some("/a"), layout, Some(Mode::Auto)));
+        let off = of_lmcache("gds_path: /a\nextra_config: {use_cufile: false, use_direct_io: true}\n").unwrap();
+        assert_eq!(off.gpu.cufile, Some(Mode::Off));
+        let both = of_lmcache("gds_path: /a\nuse_gds: true\nextra_config: {use_cufile: false}\n").unwrap_err();
+        assert!(both.contains("use_cufile") && both.contains("x.yaml"), "{both}");
         assert!(of_lmcache("gds_path: /a\ngds_backend: hipfile\n").unwrap_err().contains("cufile"));
+    }
+
+    #[test]
+    fn the_shape_of_a_chunk_is_said_below_extra_config() {
+        assert_eq!(of_lmcache("gds_path: /a\n").unwrap().file.shape, None);
+        let said = of_lmcache("gds_path: /a\nextra_config: {kvtier.gds_shape: 2x32x256x1024}\n").unwrap();
+        assert_eq!(said.file.shape.unwrap().axes, [2, 32, 256, 1024]);
+        let wrong = of_lmcache("gds_path: /a\nextra_config: {kvtier.gds_shape: large}\n").unwrap_err();
+        assert!(wrong.contains("kvtier.gds_shape") && wrong.contains("large"), "{wrong}");
+        assert!(read(r#","shape":"2x2""#).unwrap_err().contains("2x32x256x1024"));
+        let spec = read(r#","layout":"lmcache-gds","shape":"1x61x256x576""#).unwrap();
+        assert_eq!(spec.file.shape.unwrap().to_string(), "1x61x256x576 KV_MLA_FMT");
     }
 
     #[test]

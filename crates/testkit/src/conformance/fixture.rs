@@ -132,7 +132,8 @@ impl Fixture {
             return Fixture::key_in(ns, n);
         }
         let number = Digest::of("kvtier testkit chunk", &n.to_le_bytes()).to_hex();
-        let text = format!("org/model@1@0@{}@bfloat16", number[..16].trim_start_matches('0'));
+        // Of bytes: where a layout wants whole elements, every length is one of those.
+        let text = format!("org/model@1@0@{}@uint8", number[..16].trim_start_matches('0'));
         Key::new(Arc::new(ns), KeyId::from_engine_text(&text).expect("a valid key"))
     }
 

@@ -18,6 +18,8 @@ mod plugins;
 mod python;
 mod remote;
 mod stack;
+#[cfg(feature = "gds")]
+mod weka;
 
 pub use engine::{LmcacheConfig, Note, Setting, Source};
 pub use inputs::Inputs;

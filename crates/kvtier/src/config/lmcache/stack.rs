@@ -10,6 +10,10 @@ use crate::config::keys::{self, Role};
 use crate::config::value::{Value, is_secret};
 use crate::config::{Config, TierSpec};
 
+/// Where the shape of a full chunk stands below `extra_config`, for the GPU tier: none of LMCache's own settings tells it.
+#[cfg(feature = "gds")]
+const GDS_SHAPE: &str = "kvtier.gds_shape";
+
 /// The tiers of a configuration of LMCache's, and what became of what was set.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -142,7 +146,7 @@ impl LmcacheConfig {
         Ok(Some(tier))
     }
 
-    /// LMCache gives each GPU one of the directories, in turn. Its own files there need shapes that no key tells, so ours lie beside them.
+    /// LMCache gives each GPU one of the directories, in turn; its files there are read, and ours are as it writes them.
     #[cfg(feature = "gds")]
     fn gds(&self, device: usize) -> Result<Option<TierSpec>, Error> {
         use crate::config::{Capacity, GdsSpec};
@@ -154,13 +158,26 @@ impl LmcacheConfig {
             return Err(self.wrong("gds_backend", "there is only cufile"));
         }
         let paths: Vec<&str> = paths.split(',').map(str::trim).collect();
-        let path = std::path::Path::new(paths[device % paths.len()]).join("kvtier");
         // LMCache has no cap for it; ours is what the file system holds, less what is kept free there.
-        let mut spec = GdsSpec::new(path, Capacity::Share(1.0));
+        let mut spec = GdsSpec::new(paths[device % paths.len()], Capacity::Share(1.0));
         spec.file.policy = Some(self.policy()?);
-        let on = self.value("use_gds").as_bool() != Some(false);
-        spec.gpu.cufile = Some(if on { kvtier_gds::Mode::Auto } else { kvtier_gds::Mode::Off });
+        let weka = super::weka::is_on_weka(&spec.file.path);
+        spec.file.layout = Some(if weka { kvtier_gds::Layout::LmcacheGdsWeka } else { kvtier_gds::Layout::LmcacheGds });
+        let shape = self.extra(GDS_SHAPE).and_then(Value::as_text).map(str::parse).transpose();
+        spec.file.shape = shape.map_err(|e| self.wrong("extra_config", &format!("{GDS_SHAPE}: {e}")))?;
+        spec.gpu.cufile = Some(if self.wants_cufile()? { kvtier_gds::Mode::Auto } else { kvtier_gds::Mode::Off });
         Ok(Some(TierSpec::Gds(Box::new(spec))))
+    }
+
+    /// `use_gds`, or what earlier versions had for it below `extra_config`.
+    #[cfg(feature = "gds")]
+    fn wants_cufile(&self) -> Result<bool, Error> {
+        let on = self.value("use_gds").as_bool() != Some(false);
+        let Some(old) = self.extra("use_cufile").map(Value::is_truthy) else { return Ok(on) };
+        if old != on && self.user_set().contains(&"use_gds") {
+            return Err(self.wrong("use_gds", "extra_config.use_cufile, its earlier name, says the opposite; keep one"));
+        }
+        Ok(old)
     }
 
     #[cfg(not(feature = "gds"))]
@@ -185,6 +202,8 @@ impl LmcacheConfig {
     fn extra_finding(&self, name: &str, value: &Value, source: &Source) -> Finding {
         let found = keys::old_name(name).unwrap_or(name);
         let key = keys::all().find(|key| key.form == keys::Form::Extra && key.name == found);
+        // What is a setting of its own today stood here once.
+        let key = key.or_else(|| keys::of_engine().iter().find(|key| name != found && key.name == found));
         let (used, why) = match key {
             Some(key) => self.fate(key),
             None if plugins::is_ours(self, name) => (true, "of a plugin that is ours".into()),

@@ -1,0 +1,104 @@
+//! What the chunks of a directory with headers look like: no key tells the shape of its tensor, and LMCache needs it to load what we save.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use kvtier_core::{Error, ErrorKind};
+use kvtier_key::{ChunkShape, DType, GdsElement, GdsHeader, Key, KeyId};
+
+use super::Foreign;
+
+/// The most kinds of chunks whose shapes are remembered.
+const KINDS_MAX: usize = 4096;
+
+const UNKNOWN: &str = "nobody said what shape its tensor has, which LMCache needs to load it, and no file here tells: set `shape` to that of a \
+    full chunk, such as 2x32x256x1024 (keys and values, layers, tokens, elements)";
+
+/// Chunks that look alike: model, workers, which of them, element type, whether of one layer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Kind(String, i64, i64, DType, bool);
+
+impl Kind {
+    fn of(id: &KeyId) -> Option<Self> {
+        let (key, layer) = match id {
+            KeyId::Engine(key) => (key, false),
+            KeyId::Layer(layer) => (&layer.key, true),
+            _ => return None,
+        };
+        Some(Kind(key.model.to_string(), key.world_size, key.worker_id, key.dtype, layer))
+    }
+}
+
+/// Why a chunk can have no header.
+#[derive(Debug)]
+pub enum Unshaped {
+    /// Nobody knows yet; it is being looked for.
+    Yet,
+    /// It never can, as things are.
+    Never(Error),
+}
+
+/// What is known of shapes.
+#[derive(Debug, Default)]
+pub struct Shapes {
+    given: Option<ChunkShape>,
+    learned: RwLock<HashMap<Kind, GdsHeader>>,
+}
+
+impl Shapes {
+    pub fn new(given: Option<ChunkShape>) -> Self {
+        Shapes { given, learned: RwLock::default() }
+    }
+
+    /// Whether the shape of this chunk's kind is to be learned from the files that are there.
+    fn is_wanted(&self, kind: &Kind) -> bool {
+        let given = self.given.is_some() && !kind.4;
+        let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
+        !given && learned.len() < KINDS_MAX && !learned.contains_key(kind)
+    }
+
+    /// `None` where nobody knows the shape of its kind.
+    fn header(&self, id: &KeyId, bytes: u64) -> Result<Option<GdsHeader>, String> {
+        let kind = Kind::of(id).ok_or("its mode has no such files")?;
+        let element = GdsElement::of(kind.3).ok_or_else(|| format!("LMCache writes no elements of type {}", kind.3))?;
+        if let Some(shape) = self.given.as_ref().filter(|_| !kind.4) {
+            let of_it = shape.header(element, bytes);
+            let why = || format!("{bytes} bytes are no whole tokens of a chunk of shape {shape}; correct `shape`");
+            return of_it.map(Some).ok_or_else(why);
+        }
+        let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = learned.get(&kind) else { return Ok(None) };
+        let why = || format!("{bytes} bytes do not fit what other files here look like, {:?}", known.shape);
+        known.of_bytes(bytes).map(Some).ok_or_else(why)
+    }
+}
+
+impl Foreign {
+    /// Learns from the headers of a chunk's file what others of its kind look like, where nobody said; `read` reads one.
+    pub fn learn_shape(&self, id: &KeyId, read: impl FnOnce() -> Option<GdsHeader>) {
+        let Some(kind) = Kind::of(id).filter(|kind| self.layout.has_headers() && self.shapes.is_wanted(kind)) else {
+            return;
+        };
+        if let Some(header) = read() {
+            self.shapes.learned.write().unwrap_or_else(PoisonError::into_inner).insert(kind, header);
+        }
+    }
+
+    /// The header of a chunk of `bytes` bytes; `None` in a layout without.
+    pub fn header(&self, key: &Key, bytes: u64) -> Result<Option<Vec<u8>>, Unshaped> {
+        if !self.layout.has_headers() {
+            return Ok(None);
+        }
+        let refused = |why: String| {
+            let what = format!("layout {}: the chunk can have no header: {why}", self.layout);
+            Unshaped::Never(Error::new(ErrorKind::Unsupported, what).with_key(*key.digest()))
+        };
+        match self.shapes.header(key.id(), bytes) {
+            Ok(Some(header)) => header.encode().map(Some).map_err(|e| refused(e.to_string())),
+            // A file that tells may come by.
+            Ok(None) if !self.is_swept() => Err(Unshaped::Yet),
+            Ok(None) => Err(refused(UNKNOWN.into())),
+            Err(why) => Err(refused(why)),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The header of the files of LMCache's GDS backend: what tensor follows it.
+//!
+//! It is 4 KiB: a length (little-endian, 4088), JSON, blanks. The chunk's bytes follow. The same 4 KiB stand once more in a file beside it.
+
+mod format;
+mod json;
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{DType, InvalidKey};
+use json::Json;
+
+pub use format::MemoryFormat;
+
+/// Bytes of a header.
+pub const GDS_HEADER_BYTES: usize = 4096;
+
+/// Bytes before the JSON, which say how long that is.
+const LENGTH_BYTES: usize = 8;
+
+/// The version of the header that LMCache 0.5.6 writes, and the only one that it reads at its start.
+const VERSION: &str = "1";
+
+/// Names of element types in headers, and their bytes.
+const ELEMENTS: [(&str, u32); 14] = [
+    ("F16", 2),
+    ("BF16", 2),
+    ("F32", 4),
+    ("F64", 8),
+    ("U8", 1),
+    ("U16", 2),
+    ("U32", 4),
+    ("U64", 8),
+    ("I8", 1),
+    ("I16", 2),
+    ("I32", 4),
+    ("I64", 8),
+    ("F8E4M3FN", 1),
+    ("F8E5M2", 1),
+];
+
+/// The type of a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GdsElement(usize);
+
+impl GdsElement {
+    /// That of a header's word.
+    pub fn named(name: &str) -> Option<Self> {
+        ELEMENTS.iter().position(|(own, _)| *own == name).map(GdsElement)
+    }
+
+    /// That of a key's type; `None` for those that LMCache does not write.
+    pub fn of(dtype: DType) -> Option<Self> {
+        dtype.gds_name().and_then(GdsElement::named)
+    }
+
+    /// Its word in headers.
+    pub fn name(self) -> &'static str {
+        ELEMENTS[self.0].0
+    }
+
+    /// Bytes of one element.
+    pub fn bytes(self) -> u32 {
+        ELEMENTS[self.0].1
+    }
+}
+
+/// What a header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GdsHeader {
+    /// The elements.
+    pub element: GdsElement,
+    /// How many there are along each axis.
+    pub shape: Vec<u64>,
+    /// What the axes mean.
+    pub format: MemoryFormat,
+    /// Texts by name; `lmcache_version` first.
+    pub metadata: Vec<(String, String)>,
+}
+
+/// Why bytes are no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GdsHeaderError {
+    /// Fewer bytes than it says.
+    Length,
+    /// No JSON.
+    Text,
+    /// A field is missing or of another kind.
+    Fields,
+    /// No such element type.
+    Element,
+    /// No such memory format.
+    Format,
+    /// Its offsets are not those of its shape.
+    Size,
+}
+
+impl fmt::Display for GdsHeaderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GdsHeaderError::Length => "header is cut off",
+            GdsHeaderError::Text => "header is no JSON",
+            GdsHeaderError::Fields => "header lacks a field",
+            GdsHeaderError::Element => "header has an element type that there is not",
+            GdsHeaderError::Format => "header has a memory format that there is not",
+            GdsHeaderError::Size => "header's offsets are not those of its shape",
+        })
+    }
+}
+
+impl std::error::Error for GdsHeaderError {}
+
+impl GdsHeader {
+    /// As LMCache 0.5.6 writes it.
+    pub fn new(element: GdsElement, shape: Vec<u64>, format: MemoryFormat) -> Self {
+        GdsHeader { element, shape, format, metadata: vec![("lmcache_version".into(), VERSION.into())] }
+    }
+
+    /// Adds a text to the metadata.
+    pub fn with_metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
+        self.metadata.push((name.into(), text.into()));
+        self
+    }
+
+    /// Bytes of the tensor; `None` for more than 64 bits count.
+    pub fn payload_bytes(&self) -> Option<u64> {
+        self.shape.iter().try_fold(u64::from(self.element.bytes()), |bytes, n| bytes.checked_mul(*n))
+    }
+
+    /// Whether LMCache 0.5.6 reads files with such a header.
+    pub fn is_current(&self) -> bool {
+        self.metadata.iter().any(|(name, text)| name == "lmcache_version" && text == VERSION)
+    }
+
+    /// The header of a chunk of `bytes` bytes that looks like this one but for its tokens. `None` where there is none: it has not whole
+    /// tokens, or this one's format does not say which axis they are.
+    pub fn of_bytes(&self, bytes: u64) -> Option<Self> {
+        let mut other = GdsHeader::new(self.element, self.shape.clone(), self.format);
+        if self.payload_bytes() == Some(bytes) {
+            return Some(other);
+        }
+        *other.shape.get_mut(self.format.token_axis()?)? = 1;
+        let token_bytes = other.payload_bytes().filter(|bytes| *bytes > 0)?;
+        let tokens = bytes / token_bytes;
+        *other.shape.get_mut(self.format.token_axis()?)? = tokens;
+        (tokens > 0 && bytes.is_multiple_of(token_bytes)).then_some(other)
+    }
+
+    /// Its bytes. Errors: metadata too long for it, or a tensor of more than 64 bits of bytes.
+    pub fn encode(&self) -> Result<Vec<u8>, InvalidKey> {
+        let bytes = self.payload_bytes().ok_or_else(|| InvalidKey::new("a tensor of more bytes than 64 bits count"))?;
+        let shape: Vec<String> = self.shape.iter().map(u64::to_string).collect();
+        let mut text = format!(
+            "{{\"kvcache\": {{\"dtype\": \"{}\", \"shape\": [{}], \"data_offsets\": [0, {bytes}], \"fmt\": {}, \"__metadata__\": {{",
+            self.element.name(),
+            shape.join(", "),
+            self.format.code()
+        );
+        for (n, (name, value)) in self.metadata.iter().enumerate() {
+            text.push_str(if n == 0 { "" } else { ", " });
+            json::push_text(&mut text, name);
+            text.push_str(": ");
+            json::push_text(&mut text, value);
+        }
+        text.push_str("}}}");
+        let room = GDS_HEADER_BYTES - LENGTH_BYTES;
+        if text.len() > room {
+            let len = text.len();
+            return Err(InvalidKey::new(format!("a header of {len} bytes is longer than {room}")));
+        }
+        let mut out = Vec::with_capacity(GDS_HEADER_BYTES);
+        out.extend_from_slice(&(room as u64).to_le_bytes());
+        out.extend_from_slice(text.as_bytes());
+        out.resize(GDS_HEADER_BYTES, b' ');
+        Ok(out)
+    }
+
+    /// Reads a header at the beginning of `bytes`. Stricter than LMCache, which takes offsets as they come: they must be the shape's.
+    pub fn decode(bytes: &[u8]) -> Result<Self, GdsHeaderError> {
+        let (len, rest) = bytes.split_first_chunk::<LENGTH_BYTES>().ok_or(GdsHeaderError::Length)?;
+        let text = usize::try_from(u64::from_le_bytes(*len)).ok().and_then(|len| rest.get(..len));
+        let text = text.ok_or(GdsHeaderError::Length)?;
+        let json = str::from_utf8(text).ok().and_then(json::parse).ok_or(GdsHeaderError::Text)?;
+        let tensor = json.member("kvcache").ok_or(GdsHeaderError::Fields)?;
+        GdsHeader::of_json(tensor)
+    }
+
+    fn of_json(tensor: &Json) -> Result<Self, GdsHeaderError> {
+        let member = |name| tensor.member(name).ok_or(GdsHeaderError::Fields);
+        let (Json::Text(element), Json::Number(code)) = (member("dtype")?, member("fmt")?) else {
+            return Err(GdsHeaderError::Fields);
+        };
+        let numbers = |name| member(name)?.numbers().ok_or(GdsHeaderError::Fields);
+        let (shape, offsets) = (numbers("shape")?, numbers("data_offsets")?);
+        let Json::Map(metadata) = member("__metadata__")? else { return Err(GdsHeaderError::Fields) };
+        let texts = metadata.iter().filter_map(|(name, value)| match value {
+            Json::Text(text) => Some((name.clone(), text.clone())),
+            _ => None,
+        });
+        let header = GdsHeader {
+            element: GdsElement::named(element).ok_or(GdsHeaderError::Element)?,
+            shape,
+            format: MemoryFormat::of_code(*code).ok_or(GdsHeaderError::Format)?,
+            metadata: texts.collect(),
+        };
+        match header.payload_bytes() {
+            Some(bytes) if offsets == [0, bytes] => Ok(header),
+            _ => Err(GdsHeaderError::Size),
+        }
+    }
+}
+
+/// What the chunks of a model look like, where no header tells it: the shape of a full one as LMCache has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkShape {
+    /// How many elements there are along each axis, for example \[2, layers, tokens, elements of all heads\].
+    pub axes: Vec<u64>,
+    /// What the axes mean.
+    pub format: MemoryFormat,
+}
+
+impl ChunkShape {
+    /// The header of a chunk of `bytes` bytes; `None` where it has not whole tokens.
+    pub fn header(&self, element: GdsElement, bytes: u64) -> Option<GdsHeader> {
+        GdsHeader::new(element, self.axes.clone(), self.format).of_bytes(bytes)
+    }
+}
+
+impl From<[u64; 4]> for ChunkShape {
+    /// As [`Geometry::shape`](crate::Geometry::shape) gives it: one plane of latents, or two of keys and values.
+    fn from(axes: [u64; 4]) -> Self {
+        let format = if axes[0] == 1 { MemoryFormat::KvMla } else { MemoryFormat::Kv2Ltd };
+        ChunkShape { axes: axes.into(), format }
+    }
+}
+
+impl FromStr for ChunkShape {
+    type Err = InvalidKey;
+
+    /// Reads `2x32x256x1024`: keys and values, layers, tokens, elements; with 1 in front, latents. Another format follows a blank, as in
+    /// `256x2x1024 KV_T2D`.
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        let wrong = || {
+            let what = format!(
+                "{text:?} is no shape; write as many numbers above 0 as the tensor has axes, such as 2x32x256x1024 (keys and values, \
+                 layers, tokens, elements)"
+            );
+            InvalidKey::new(what)
+        };
+        let (axes, format) = text.split_once(' ').map_or((text, None), |(axes, format)| (axes, Some(format)));
+        let axes: Option<Vec<u64>> = axes.split('x').map(|n| n.parse().ok().filter(|n| *n > 0)).collect();
+        let axes = axes.ok_or_else(wrong)?;
+        let shape = match (format, <[u64; 4]>::try_from(axes.as_slice())) {
+            (Some(format), _) => ChunkShape { axes, format: format.parse()? },
+            (None, Ok(four @ [1 | 2, ..])) => four.into(),
+            (None, _) => return Err(wrong()),
+        };
+        let bytes = shape.axes.iter().try_fold(8_u64, |bytes, n| bytes.checked_mul(*n));
+        bytes.map(|_| shape).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for ChunkShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let axes: Vec<String> = self.axes.iter().map(u64::to_string).collect();
+        write!(f, "{} {}", axes.join("x"), self.format)
+    }
+}
