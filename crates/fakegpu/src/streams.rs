@@ -1,7 +1,7 @@
 //! Streams: a queue and a thread each.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::events::Event;
@@ -98,11 +98,17 @@ fn all() -> MutexGuard<'static, (usize, BTreeMap<usize, Arc<Stream>>)> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A new stream's handle.
-pub fn create() -> Option<usize> {
+/// A stream and its thread.
+fn start() -> Option<Arc<Stream>> {
     let stream = Arc::<Stream>::default();
     let theirs = Arc::clone(&stream);
     std::thread::Builder::new().name("fakegpu".into()).spawn(move || theirs.run()).ok()?;
+    Some(stream)
+}
+
+/// A new stream's handle.
+pub fn create() -> Option<usize> {
+    let stream = start()?;
     let mut all = all();
     all.0 += 1;
     let handle = all.0;
@@ -110,13 +116,22 @@ pub fn create() -> Option<usize> {
     Some(handle)
 }
 
+/// The default stream, by each of its handles: the null one, and the two that name its kinds.
+const DEFAULT: std::ops::RangeInclusive<usize> = 0..=2;
+
+/// Nobody makes it and nobody destroys it.
+fn default() -> Option<Arc<Stream>> {
+    static STREAM: OnceLock<Option<Arc<Stream>>> = OnceLock::new();
+    STREAM.get_or_init(start).clone()
+}
+
 pub fn get(handle: usize) -> Option<Arc<Stream>> {
-    all().1.get(&handle).cloned()
+    if DEFAULT.contains(&handle) { default() } else { all().1.get(&handle).cloned() }
 }
 
 pub fn wait_for_all() {
     let streams: Vec<_> = all().1.values().cloned().collect();
-    streams.into_iter().for_each(|stream| stream.wait());
+    streams.into_iter().chain(default()).for_each(|stream| stream.wait());
 }
 
 /// Ends a stream after what it still has to do.

@@ -9,6 +9,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::device;
+
 /// Buffers that a tier is done with. Giving one back to Python needs the interpreter's lock, which the tiers' threads must never wait for:
 /// whoever has the lock next gives them back.
 static DONE: Mutex<Vec<PyUntypedBuffer>> = Mutex::new(Vec::new());
@@ -17,6 +19,7 @@ static DONE: Mutex<Vec<PyUntypedBuffer>> = Mutex::new(Vec::new());
 pub fn give_back(py: Python<'_>) {
     let done = std::mem::take(&mut *DONE.lock().unwrap_or_else(PoisonError::into_inner));
     done.into_iter().for_each(|buffer| buffer.release(py));
+    device::give_back(py);
 }
 
 /// A buffer that Python keeps where it is, for as long as this lives.
@@ -88,11 +91,17 @@ pub fn lend<M>(
 
 /// The bytes of `object`, to be saved. Errors with `ValueError` or `BufferError` when it has none that lie together.
 pub fn view(object: &Bound<'_, PyAny>) -> PyResult<View> {
+    if let Some(far) = device::view(object)? {
+        return Ok(far);
+    }
     Ok(View::from_owner(Held::new(object, false)?))
 }
 
 /// The memory of `object`, to be loaded into. Errors also when it is read-only.
 pub fn lease(object: &Bound<'_, PyAny>) -> PyResult<Lease> {
+    if let Some(far) = device::lease(object)? {
+        return Ok(far);
+    }
     let mut lease = Lease::from_owner(Held::new(object, true)?);
     lease.assume_filled(0);
     Ok(lease)

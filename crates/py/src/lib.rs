@@ -8,6 +8,7 @@ mod buffer;
 mod config;
 mod connector;
 mod desk;
+mod device;
 mod end;
 mod handle;
 mod holds;

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Optional, Union
 
-from . import _native, errors
+from . import _cuda, _native, errors
 from ._asking import Asking, Ended
 
 
@@ -55,8 +55,9 @@ Found = list[Optional[int]]
 class Store:
     """Tiers that are open, the fastest first, as one.
 
-    Every call takes a batch: keys, and a buffer for each, which is anything with Python's buffer protocol, a NumPy array or a torch tensor in
-    host memory. Nothing is copied. A buffer that is being saved must not be written, one that is being loaded not be read, before the call
+    Every call takes a batch: keys, and a buffer for each, which is anything with Python's buffer protocol, a NumPy array or a torch tensor, or,
+    over a tier of type ``gds``, memory of a GPU: a torch tensor there, and whatever has ``__cuda_array_interface__`` or speaks DLPack. Nothing
+    is copied that needs not be. A buffer that is being saved must not be written, one that is being loaded not be read, before the call
     has returned. What ends in an error for one chunk raises after all others have ended.
     """
 
@@ -149,10 +150,12 @@ def _bytes(buffers: Sequence[Any]) -> list[Any]:
 
 
 def _of_tensor(tensor: Any) -> Any:
-    if tensor.device.type != "cpu":
+    if tensor.device.type not in ("cpu", "cuda"):
         raise errors.Invalid(f"a tensor on {tensor.device}: copy it to host memory first")
     if not tensor.is_contiguous():
         raise errors.Invalid("a tensor that is not contiguous; pass one that is")
+    if tensor.device.type == "cuda":
+        return _cuda.Tensor(tensor)
     import torch
 
     return tensor.detach().view(-1).view(torch.uint8).numpy()
