@@ -12,6 +12,7 @@ mod arch;
 mod args;
 mod bench;
 mod ci;
+mod cufile;
 mod features;
 mod filesystems;
 mod fuzz;

@@ -12,23 +12,24 @@ use crate::{events, memory, streams};
 /// How many devices there are; the default is 1.
 pub const DEVICES: &str = "FAKEGPU_DEVICES";
 
-const OK: c_int = 0;
-const INVALID: c_int = 1;
-const OUT_OF_MEMORY: c_int = 2;
+pub const OK: c_int = 0;
+pub const INVALID: c_int = 1;
+pub const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
-const INVALID_DEVICE: c_int = 101;
-const INVALID_CONTEXT: c_int = 201;
+pub const INVALID_DEVICE: c_int = 101;
+pub const INVALID_CONTEXT: c_int = 201;
 const INVALID_HANDLE: c_int = 400;
 const NOT_READY: c_int = 600;
 const ALREADY_REGISTERED: c_int = 712;
 const NOT_REGISTERED: c_int = 713;
+pub const NOT_SUPPORTED: c_int = 801;
 
 const DEVICES_MAX: usize = 16;
 /// A context's handle is this and its device's number.
-const CONTEXT: usize = 0xc000;
+pub const CONTEXT: usize = 0xc000;
 
 static RETAINED: [AtomicUsize; DEVICES_MAX] = [const { AtomicUsize::new(0) }; DEVICES_MAX];
-thread_local!(static CURRENT: Cell<usize> = const { Cell::new(0) });
+thread_local!(pub static CURRENT: Cell<usize> = const { Cell::new(0) });
 
 /// How many contexts are retained.
 pub fn contexts() -> usize {
@@ -40,7 +41,7 @@ pub fn has_context() -> bool {
     CURRENT.get() != 0
 }
 
-fn devices() -> usize {
+pub fn devices() -> usize {
     number(DEVICES).unwrap_or(1).min(DEVICES_MAX)
 }
 
@@ -62,7 +63,7 @@ macro_rules! fails {
 ///
 /// # Safety
 /// `to` is null or valid for a write.
-unsafe fn tell<T>(to: *mut T, what: T) -> c_int {
+pub unsafe fn tell<T>(to: *mut T, what: T) -> c_int {
     if to.is_null() {
         return INVALID;
     }
@@ -82,7 +83,7 @@ extern "C" fn cuInit(_flags: c_uint) -> c_int {
 unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
     fails!("cuDriverGetVersion");
     // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(version, 12_080) }
+    unsafe { tell(version, 13_000) }
 }
 
 #[unsafe(no_mangle)]
@@ -128,6 +129,16 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int
 #[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> c_int {
     fails!("cuDevicePrimaryCtxRelease_v2");
+    release(device)
+}
+
+/// Whether a device's context is retained by anybody.
+pub fn is_retained(device: c_int) -> bool {
+    RETAINED.get(device as usize).is_some_and(|count| count.load(Ordering::Relaxed) > 0)
+}
+
+/// Retained once less.
+pub fn release(device: c_int) -> c_int {
     let count = RETAINED.get(device as usize);
     let less = |n: usize| n.checked_sub(1);
     match count.map(|count| count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)) {
@@ -231,7 +242,7 @@ extern "C" fn cuStreamDestroy_v2(stream: usize) -> c_int {
 }
 
 /// Does something with a stream that is there.
-fn with(stream: usize, work: impl FnOnce(&Stream) -> c_int) -> c_int {
+pub fn with(stream: usize, work: impl FnOnce(&Stream) -> c_int) -> c_int {
     streams::get(stream).map_or(INVALID_HANDLE, |stream| work(&stream))
 }
 

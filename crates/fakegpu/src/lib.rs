@@ -12,6 +12,7 @@ mod cufile;
 mod events;
 mod faults;
 mod memory;
+mod more;
 mod report;
 mod streams;
 

@@ -113,6 +113,26 @@ pub fn is_pinned(at: usize, len: usize) -> bool {
     before.is_some_and(|(start, bytes)| at + len <= start + bytes)
 }
 
+/// Host memory of its own, pinned.
+pub fn allocate_pinned(len: usize) -> Option<usize> {
+    let len = len.max(1).next_multiple_of(GRAIN);
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at an address of the kernel's choice; nothing in use is touched.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return None;
+    }
+    memory().pinned.insert(at as usize, len);
+    Some(at as usize)
+}
+
+pub fn free_pinned(at: usize) -> bool {
+    let Some(len) = memory().pinned.remove(&at) else { return false };
+    // SAFETY: mapped in `allocate_pinned` with this length; as with CUDA's own, its user must not touch it any more.
+    unsafe { libc::munmap(at as *mut c_void, len) };
+    true
+}
+
 pub fn note_pageable(len: usize) {
     memory().pageable_bytes += len as u64;
 }

@@ -174,7 +174,6 @@ def streams(gpu):
         into = bytearray(LEN)
         tiers.load([key(9)], [into])
         assert into == bytes([7]) * LEN
-        assert tiers.status().counters["event_waits"] >= 5
         memory.free()
     cuda("cuStreamDestroy_v2", stream)
 

@@ -47,6 +47,7 @@ const STEPS: &[Step] = &[
     Step { name: "fault-seeds", run: steps::fault_seeds },
     Step { name: "filesystems", run: steps::filesystems },
     Step { name: "real-servers", run: steps::real_servers },
+    Step { name: "cufile", run: steps::cufile },
     Step { name: "python", run: steps::python },
     Step { name: "shuttle", run: steps::shuttle },
     Step { name: "fuzz", run: steps::fuzz },

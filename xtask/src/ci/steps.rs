@@ -9,7 +9,7 @@ use super::{Outcome, Run};
 use crate::servers::{Kind, Way};
 use crate::sh::Cmd;
 use crate::testing::Count;
-use crate::{arch, features, filesystems, fuzz, servers, shuttle, testing, tidy, wheel, workspace};
+use crate::{arch, cufile, features, filesystems, fuzz, servers, shuttle, testing, tidy, wheel, workspace};
 
 /// The seeds that each fault schedule runs for every change.
 const FAULT_SEEDS: &str = "1000";
@@ -133,6 +133,14 @@ pub fn real_servers(run: &mut Run) -> Result<Outcome> {
     }
     let Outcome::Noted(tests) = tested(run, count) else { return Ok(Outcome::Passed) };
     Ok(Outcome::Noted(if absent.is_empty() { tests } else { format!("{tests}; without {}", absent.join("; ")) }))
+}
+
+/// The GPU tier over NVIDIA's own libcufile, where its Python package can be had.
+pub fn cufile(run: &mut Run) -> Result<Outcome> {
+    match cufile::test()? {
+        Ok(count) => Ok(tested(run, count)),
+        Err(why) => Ok(Outcome::Skipped(why)),
+    }
 }
 
 /// The Python module under the contract of the program that loads it.

@@ -1,0 +1,97 @@
+//! The suite over NVIDIA's own libcufile, in compatibility mode, over the stand-in for the driver: `cargo xtask ci --only cufile` brings it.
+//! `KVTIER_CUFILE` is its path; without, nothing is tried, and that is said.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod common;
+
+use common::{Bench, LEN, machine};
+use kvtier_fakegpu::{Fakes, Report};
+use kvtier_gds::{GdsConfig, GdsTier, Mode};
+use kvtier_mem::cuda::Gpu;
+use kvtier_mem::{Arena, Lease};
+use kvtier_testkit::conformance::{Fixture, Reach};
+
+const CAPACITY: u64 = 16 << 20;
+
+fn library() -> Option<String> {
+    std::env::var("KVTIER_CUFILE").ok()
+}
+
+/// Uses it whatever it says of itself: here it can have no direct way.
+fn real(config: &mut GdsConfig, root: &tempfile::TempDir) {
+    config.mode = Mode::Require;
+    config.compat = true;
+    config.cufile_library = library().map(Into::into);
+    config.system_root = root.path().to_owned();
+    // Its first call looks at the whole machine.
+    config.open_wait = std::time::Duration::from_secs(60);
+}
+
+/// Runs `body` in a child over it. What it takes for itself it keeps till the end, so that only device memory is counted: all of that is ours.
+fn over_it(name: &str, body: &dyn Fn()) {
+    if library().is_none() {
+        return eprintln!("not tried: KVTIER_CUFILE does not say where libcufile is");
+    }
+    let mut fakes = Fakes::new().without_cufile().with("CUFILE_LOGFILE_PATH", "/dev/null".into());
+    if let Ok(preload) = std::env::var("KVTIER_CUFILE_PRELOAD") {
+        fakes = fakes.with("LD_PRELOAD", preload);
+    }
+    let check = |report: &Report| {
+        let left = report.left();
+        assert!(left.iter().all(|(what, _)| what != "device_bytes"), "{left:?}");
+    };
+    fakes.run(name, body, check);
+}
+
+#[test]
+fn loads_go_through_it_and_every_byte_is_proven() {
+    over_it("loads_go_through_it_and_every_byte_is_proven", &|| {
+        let root = machine();
+        let it = Bench::with(|config| real(config, &root));
+        it.round_trip(1, LEN);
+        it.round_trip(2, 4096);
+        assert!(it.counter("direct_bytes") >= (LEN / 4096 * 4096) as u64, "{}", it.reasons());
+        assert_eq!((it.counter("direct_failed"), it.counter("unseen_loads")), (0, 0), "{}", it.reasons());
+        // Registered memory too.
+        let registered = it.tier.register_gpu(&it.arena);
+        assert!(registered.bytes > 0, "{registered:?}");
+        it.round_trip(3, LEN);
+        assert_eq!(it.counter("direct_failed"), 0, "{}", it.reasons());
+    });
+}
+
+struct Copies(Gpu);
+
+impl Reach for Copies {
+    fn write(&self, into: &mut Lease, bytes: &[u8]) {
+        self.0.stream().unwrap().upload(bytes, into, 0, || ()).unwrap();
+    }
+
+    fn read(&self, from: &Lease) -> Vec<u8> {
+        let mut bytes = vec![0; from.init_len()];
+        self.0.stream().unwrap().download_lease(from, 0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+mod suite {
+    use super::*;
+
+    fn make() -> Fixture {
+        let (dir, root) = (tempfile::tempdir().unwrap(), machine());
+        let mut config = common::config(dir.path());
+        config.disk.capacity_bytes = CAPACITY;
+        real(&mut config, &root);
+        let fixture = Fixture::new(GdsTier::open(config).unwrap()).with_capacity(CAPACITY).with_keep(dir);
+        let gpu = Gpu::open(0).unwrap();
+        let arena = Arena::device(&gpu, 64 << 20).unwrap();
+        fixture.with_far_arena(arena, Copies(gpu))
+    }
+
+    fn around(name: &str, body: &dyn Fn()) {
+        let (_, name) = name.split_once("::").unwrap();
+        over_it(name, body);
+    }
+
+    kvtier_testkit::conformance!(make, around);
+}
