@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::faults::{code, number};
 use crate::report::at_exit;
 use crate::streams::{Step, Stream};
-use crate::{events, memory, streams};
+use crate::{capture, events, memory, streams};
 
 /// How many devices there are; the default is 1.
 pub const DEVICES: &str = "FAKEGPU_DEVICES";
@@ -55,6 +55,12 @@ macro_rules! fails {
         fails!($symbol);
         if CURRENT.get() == 0 {
             return INVALID_CONTEXT;
+        }
+    };
+    ($symbol:literal minded by captures) => {
+        fails!($symbol in a context);
+        if let Some(code) = capture::refusal() {
+            return code;
         }
     };
 }
@@ -176,7 +182,7 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, all: *mut usize) -> c_int
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemAlloc_v2(at: *mut u64, len: usize) -> c_int {
-    fails!("cuMemAlloc_v2" in a context);
+    fails!("cuMemAlloc_v2" minded by captures);
     match memory::allocate(len, CURRENT.get()) {
         // SAFETY: as CUDA demands of its caller.
         Some(address) => unsafe { tell(at, address as u64) },
@@ -186,7 +192,7 @@ unsafe extern "C" fn cuMemAlloc_v2(at: *mut u64, len: usize) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFree_v2(at: u64) -> c_int {
-    fails!("cuMemFree_v2" in a context);
+    fails!("cuMemFree_v2" minded by captures);
     // As the real one: what is under way ends first.
     streams::wait_for_all();
     if memory::free(at as usize) { OK } else { INVALID }
@@ -194,7 +200,7 @@ extern "C" fn cuMemFree_v2(at: u64) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemHostRegister_v2(at: usize, len: usize, _flags: c_uint) -> c_int {
-    fails!("cuMemHostRegister_v2" in a context);
+    fails!("cuMemHostRegister_v2" minded by captures);
     match () {
         () if at == 0 || len == 0 => INVALID,
         () if memory::pin(at, len) => OK,
@@ -204,7 +210,7 @@ extern "C" fn cuMemHostRegister_v2(at: usize, len: usize, _flags: c_uint) -> c_i
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemHostUnregister(at: usize) -> c_int {
-    fails!("cuMemHostUnregister" in a context);
+    fails!("cuMemHostUnregister" minded by captures);
     if memory::unpin(at) { OK } else { NOT_REGISTERED }
 }
 
@@ -248,7 +254,7 @@ pub fn with(stream: usize, work: impl FnOnce(&Stream) -> c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(stream: usize) -> c_int {
-    fails!("cuStreamSynchronize" in a context);
+    fails!("cuStreamSynchronize" minded by captures);
     with(stream, |stream| {
         stream.wait();
         OK
@@ -257,7 +263,7 @@ extern "C" fn cuStreamSynchronize(stream: usize) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamQuery(stream: usize) -> c_int {
-    fails!("cuStreamQuery" in a context);
+    fails!("cuStreamQuery" minded by captures);
     with(stream, |stream| if stream.is_idle() { OK } else { NOT_READY })
 }
 
@@ -298,7 +304,7 @@ extern "C" fn cuEventRecord(event: usize, stream: usize) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: usize) -> c_int {
-    fails!("cuEventQuery");
+    fails!("cuEventQuery" minded by captures);
     events::get(event).map_or(INVALID_HANDLE, |event| if event.has_passed() { OK } else { NOT_READY })
 }
 

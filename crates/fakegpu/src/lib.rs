@@ -6,6 +6,7 @@
 //! [`Fakes::fail`] makes calls fail, and [`Report`] says what was called and what was never given back.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod capture;
 mod child;
 mod cuda;
 mod cufile;

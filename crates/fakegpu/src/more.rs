@@ -241,12 +241,6 @@ unsafe extern "C" fn cuStreamGetCtx(_stream: usize, context: *mut usize) -> c_in
     unsafe { tell(context, CURRENT.get()) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamIsCapturing(_stream: usize, status: *mut c_int) -> c_int {
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(status, 0) }
-}
-
 /// A copy between any two places, on a stream.
 fn copy(to: usize, from: usize, len: usize, (stream, waits): (usize, bool)) -> c_int {
     let place = |at: usize| memory::behind(at, len).map_or(at, |behind| behind as usize);
@@ -383,21 +377,20 @@ found_only! {
     cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuProfilerInitialize cuProfilerStart
     cuProfilerStop cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamAddCallback
     cuStreamAddCallback_ptsz cuStreamAttachMemAsync cuStreamAttachMemAsync_ptsz cuStreamBatchMemOp
-    cuStreamBatchMemOp_ptsz cuStreamBeginCapture cuStreamBeginCapture_ptsz cuStreamBeginCapture_v2
-    cuStreamBeginCapture_v2_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamDestroy cuStreamEndCapture
-    cuStreamEndCapture_ptsz cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
-    cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz cuStreamGetFlags
-    cuStreamGetFlags_ptsz cuStreamGetId cuStreamGetId_ptsz cuStreamGetPriority cuStreamGetPriority_ptsz
-    cuStreamIsCapturing_ptsz cuStreamQuery_ptsz cuStreamSetAttribute cuStreamSetAttribute_ptsz
-    cuStreamSynchronize_ptsz cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz
-    cuStreamWaitEvent_ptsz cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWaitValue32_v2 cuStreamWaitValue64
-    cuStreamWaitValue64_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz cuStreamWriteValue32_v2
-    cuStreamWriteValue64 cuStreamWriteValue64_ptsz cuSurfObjectCreate cuSurfObjectDestroy cuSurfObjectGetResourceDesc
-    cuSurfRefSetArray cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc
-    cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy cuTexRefGetBorderColor cuTexRefSetAddress2D_v3
-    cuTexRefSetAddressMode cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode
-    cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias
-    cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuThreadExchangeStreamCaptureMode cuUserObjectCreate
+    cuStreamBatchMemOp_ptsz cuStreamBeginCapture cuStreamBeginCapture_ptsz cuStreamBeginCapture_v2_ptsz
+    cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamDestroy cuStreamEndCapture_ptsz cuStreamGetAttribute
+    cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2
+    cuStreamGetCaptureInfo_v2_ptsz cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetId cuStreamGetId_ptsz
+    cuStreamGetPriority cuStreamGetPriority_ptsz cuStreamIsCapturing_ptsz cuStreamQuery_ptsz cuStreamSetAttribute
+    cuStreamSetAttribute_ptsz cuStreamSynchronize_ptsz cuStreamUpdateCaptureDependencies
+    cuStreamUpdateCaptureDependencies_ptsz cuStreamWaitEvent_ptsz cuStreamWaitValue32 cuStreamWaitValue32_ptsz
+    cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz
+    cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_ptsz cuSurfObjectCreate cuSurfObjectDestroy
+    cuSurfObjectGetResourceDesc cuSurfRefSetArray cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc
+    cuTexObjectGetResourceViewDesc cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy cuTexRefGetBorderColor
+    cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor
+    cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode
+    cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuUserObjectCreate
     cuUserObjectRelease cuUserObjectRetain cuVDPAUCtxCreate cuVDPAUCtxCreate_v2 cuVDPAUGetDevice
     cuWaitExternalSemaphoresAsync cuWaitExternalSemaphoresAsync_ptsz
 }

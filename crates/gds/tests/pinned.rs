@@ -261,3 +261,36 @@ fn a_chunk_of_the_gpu_is_a_chunk_of_the_host() {
         assert_eq!(bench.load_into(&key, mixed).result.unwrap_err().kind(), ErrorKind::Invalid);
     });
 }
+
+type Capture = unsafe extern "C" fn(usize, u32) -> i32;
+type EndCapture = unsafe extern "C" fn(usize, *mut usize) -> i32;
+
+#[test]
+fn a_graph_that_is_captured_meanwhile_is_not_disturbed() {
+    clean("a_graph_that_is_captured_meanwhile_is_not_disturbed", &Fakes::new(), || {
+        const STREAM: usize = 0xabc;
+        let gpu = kvtier_mem::cuda::Gpu::open(0).unwrap();
+        // SAFETY: the stand-in's library, whose functions are declared so; it takes any number for a stream here.
+        let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+        // SAFETY: as above.
+        let began = unsafe { library.get::<Capture>("cuStreamBeginCapture_v2").unwrap()(STREAM, 0) };
+        assert_eq!(began, 0);
+        let bench = Bench::new();
+        // Pins memory, makes streams and events, copies and waits, on the tier's threads and on this one.
+        (0..4).for_each(|n| bench.round_trip(n, LEN));
+        let event = bench.stream.event().unwrap();
+        let key = bench.key(9);
+        let mut chunk = bench.chunk(&key, LEN);
+        chunk.set_after(Some(event));
+        assert_eq!(bench.save(&key, chunk).result.unwrap(), Saved::Stored);
+        // What the captured stream is given is not done: nothing can wait for it.
+        // SAFETY: as above.
+        let error = unsafe { gpu.event_after(STREAM) }.unwrap_err();
+        assert!(error.kind() == kvtier_mem::ErrorKind::Invalid && error.to_string().contains("captured"), "{error}");
+        drop(bench);
+        let mut graph = 0;
+        // SAFETY: as above, and there is room for the graph.
+        let ended = unsafe { library.get::<EndCapture>("cuStreamEndCapture").unwrap()(STREAM, &mut graph) };
+        assert_eq!((ended, graph != 0), (0, true), "the capture was spoiled");
+    });
+}

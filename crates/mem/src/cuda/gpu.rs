@@ -23,6 +23,8 @@ const START: i32 = 11;
 const SIZE: i32 = 12;
 /// The kind of memory that lies on a device.
 const ON_DEVICE: u32 = 2;
+/// The mode of a thread whose calls are no part of any graph that somebody captures.
+const RELAXED: u32 = 2;
 
 impl Gpu {
     /// GPU number `ordinal`. `Unsupported` without a driver, `Invalid` for a number that there is not.
@@ -66,17 +68,21 @@ impl Gpu {
         Ok(String::from_utf8_lossy(&name[..end]).into_owned())
     }
 
-    /// Makes its context the calling thread's, until the guard drops.
+    /// Makes its context the calling thread's, until the guard drops. A graph that somebody captures meanwhile, on whatever thread, is not
+    /// disturbed: what is done here is no part of it.
     pub fn enter(&self) -> Result<Entered<'_>, Error> {
-        let (api, mut before) = (self.api(), 0);
-        // SAFETY: `before` can be written; the context is kept by `self`, which the guard borrows.
+        let (api, mut before, mut mode) = (self.api(), 0, RELAXED);
+        // SAFETY: `before` and `mode` can be written; the context is kept by `self`, which the guard borrows.
         unsafe {
             api.check((api.current)(&mut before), "cuCtxGetCurrent")?;
             if before != self.0.handle {
                 api.check((api.set_current)(self.0.handle), "cuCtxSetCurrent")?;
             }
+            let exchanged = (api.capture_mode)(&mut mode);
+            // Made now, so that the context goes back whatever comes of it.
+            let entered = Entered { gpu: self, before, mode, own_thread: PhantomData };
+            api.check(exchanged, "cuThreadExchangeStreamCaptureMode").map(|()| entered)
         }
-        Ok(Entered { gpu: self, before, own_thread: PhantomData })
     }
 
     /// Checks that `addr..addr + len` lies in one allocation on a device, and gives that device.
@@ -144,12 +150,15 @@ impl fmt::Debug for Gpu {
 pub struct Entered<'a> {
     gpu: &'a Gpu,
     before: usize,
+    mode: u32,
     /// Of the thread it was made on.
     own_thread: PhantomData<*const ()>,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
+        // SAFETY: the mode that the thread had, or, where it could not be exchanged, the one that it was to get.
+        unsafe { (self.gpu.api().capture_mode)(&mut self.mode) };
         if self.before != self.gpu.0.handle {
             // SAFETY: the context was current before, and whoever made it so keeps it.
             unsafe { (self.gpu.api().set_current)(self.before) };

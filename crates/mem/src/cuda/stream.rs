@@ -34,12 +34,19 @@ impl Gpu {
         Ok(Stream { gpu: self.clone(), handle })
     }
 
-    /// An event that passes when all that `stream` was given so far is done: who made memory on that stream hands it over with it.
+    /// An event that passes when all that `stream` was given so far is done: who made memory on that stream hands it over with it. `Invalid`
+    /// for a stream that is being captured into a graph: what it is given is not done at all.
     ///
     /// # Safety
     /// `stream` is the driver's handle of a live stream of this GPU's primary context (0 is the default stream).
     pub unsafe fn event_after(&self, stream: usize) -> Result<Event, Error> {
-        let (api, _entered, mut handle) = (self.api(), self.enter()?, 0);
+        let (api, _entered, mut handle, mut captures) = (self.api(), self.enter()?, 0, 0);
+        // SAFETY: the stream is live by the caller's promise, and there is room for the answer.
+        api.check(unsafe { (api.stream_captures)(stream, &mut captures) }, "cuStreamIsCapturing")?;
+        if captures != 0 {
+            let what = "the stream is being captured into a graph; hand memory over before or after that";
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
         // SAFETY: `handle` can be written.
         api.check(unsafe { (api.event)(&mut handle, NO_TIMING) }, "cuEventCreate")?;
         let event = Event(Arc::new(Recorded { gpu: self.clone(), handle }));

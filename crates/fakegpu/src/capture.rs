@@ -1,0 +1,67 @@
+//! Streams that are being captured into graphs: meanwhile a careless call of any thread fails and spoils the capture, as with CUDA's own.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::cuda::{INVALID, OK, tell};
+
+/// The mode in which nobody's careless calls are minded.
+const RELAXED: c_uint = 2;
+const UNSUPPORTED: c_int = 900;
+const INVALIDATED: c_int = 901;
+const UNMATCHED: c_int = 903;
+
+thread_local!(static MODE: Cell<c_uint> = const { Cell::new(0) });
+
+/// The streams under capture, and whether each is spoiled.
+static CAPTURED: Mutex<BTreeMap<usize, bool>> = Mutex::new(BTreeMap::new());
+
+fn captured() -> MutexGuard<'static, BTreeMap<usize, bool>> {
+    CAPTURED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a call that captures mind answers; `None` where it may go on.
+pub fn refusal() -> Option<c_int> {
+    let mut captured = captured();
+    if captured.is_empty() || MODE.get() == RELAXED {
+        return None;
+    }
+    captured.values_mut().for_each(|spoiled| *spoiled = true);
+    Some(UNSUPPORTED)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> c_int {
+    if mode.is_null() {
+        return INVALID;
+    }
+    // SAFETY: as CUDA demands of its caller.
+    unsafe { mode.write(MODE.replace(mode.read())) };
+    OK
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamBeginCapture_v2(stream: usize, mode: c_uint) -> c_int {
+    if mode != RELAXED {
+        captured().insert(stream, false);
+    }
+    OK
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamEndCapture(stream: usize, graph: *mut usize) -> c_int {
+    match captured().remove(&stream) {
+        None => UNMATCHED,
+        Some(true) => INVALIDATED,
+        // SAFETY: as CUDA demands of its caller.
+        Some(false) => unsafe { tell(graph, 0x9000) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut c_int) -> c_int {
+    // SAFETY: as CUDA demands of its caller.
+    unsafe { tell(status, c_int::from(captured().contains_key(&stream))) }
+}
