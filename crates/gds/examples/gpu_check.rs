@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use kvtier_gds::{GdsConfig, GdsTier, Mode, RatesConfig, examine, rates};
 use kvtier_mem::cuda::Gpu;
@@ -15,6 +16,8 @@ use kvtier_testkit::conformance::{Fixture, PROMISES, Reach};
 
 const MIB: usize = 1 << 20;
 const CAPACITY: u64 = 16 << 20;
+/// Prints the rows of Python's libraries, as far as they are installed.
+const RIVALS: &str = include_str!("gpu_check.py");
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -91,5 +94,17 @@ fn table(dir: &Path, mib: usize) -> Result<(), Box<dyn Error>> {
         let (out, into) = (mb(rate.out_per_s), mb(rate.in_per_s));
         println!("| {} | {out} | {into} | {:.3} | {} |", rate.way, rate.cpu_s_per_gb, rate.note);
     }
+    rivals(dir, &config);
     Ok(())
+}
+
+/// The rows of what Python programs get, where there is a Python.
+fn rivals(dir: &Path, config: &RatesConfig) {
+    let mut python = Command::new("python3");
+    python.args(["-c", RIVALS]).arg(dir).args([config.chunks.to_string(), config.chunk_bytes.to_string()]);
+    match python.status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => println!("| kvikio, torch | - | - | - | not measured: python3 ended with {status} |"),
+        Err(e) => println!("| kvikio, torch | - | - | - | not measured: no python3: {e} |"),
+    }
 }

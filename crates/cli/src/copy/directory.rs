@@ -59,7 +59,7 @@ impl Files {
             (None, None) => crate::space::of(&args.to)?.all,
         };
         let layout = asked.or(noted).unwrap_or_default();
-        let shape = args.shape.as_deref().map(str::parse).transpose();
+        let shape = args.shape.as_deref().map(str::parse::<ChunkShape>).transpose();
         let shape = shape.map_err(|e| BadInput(format!("--shape: {e}")))?;
         Ok(Files { path: args.to.clone(), layout, shape, capacity_bytes: capacity, exists })
     }

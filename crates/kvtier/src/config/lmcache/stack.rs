@@ -163,7 +163,8 @@ impl LmcacheConfig {
         spec.file.policy = Some(self.policy()?);
         let weka = super::weka::is_on_weka(&spec.file.path);
         spec.file.layout = Some(if weka { kvtier_gds::Layout::LmcacheGdsWeka } else { kvtier_gds::Layout::LmcacheGds });
-        let shape = self.extra(GDS_SHAPE).and_then(Value::as_text).map(str::parse).transpose();
+        let shape =
+            self.extra(GDS_SHAPE).and_then(Value::as_text).map(str::parse::<kvtier_gds::ChunkShape>).transpose();
         spec.file.shape = shape.map_err(|e| self.wrong("extra_config", &format!("{GDS_SHAPE}: {e}")))?;
         spec.gpu.cufile = Some(if self.wants_cufile()? { kvtier_gds::Mode::Auto } else { kvtier_gds::Mode::Off });
         Ok(Some(TierSpec::Gds(Box::new(spec))))
