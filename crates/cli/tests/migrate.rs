@@ -71,6 +71,59 @@ fn a_directory_of_lmcache_is_listed_summed_up_verified_and_emptied() {
     assert!(!Path::new(&path).join(".kvtier").exists(), "looking leaves nothing behind");
 }
 
+/// All files below a directory, but for those of our own affairs, by their paths.
+fn files_below(dir: &Path, before: &str) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap().flatten().filter(|file| file.file_name() != ".kvtier") {
+        let name = format!("{before}{}", entry.file_name().into_string().unwrap());
+        match entry.path() {
+            path if path.is_dir() => all.extend(files_below(&path, &format!("{name}/"))),
+            path => drop(all.insert(name, fs::read(path).unwrap())),
+        }
+    }
+    all
+}
+
+#[test]
+fn a_directory_of_lmcaches_gds_backend_goes_into_ours_and_out_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (theirs, ours, back) = (path("theirs"), path("ours"), path("back"));
+    // Two chunks of 16 and of 3 tokens of 2 x 2 x 8 elements of 2 bytes.
+    for (name, tokens) in
+        [("18/85/org%2Fm%401%400%401a2b3c4d5e6f7788%40bfloat16", 16), ("5/m%401%400%405%40bfloat16", 3)]
+    {
+        let bytes = tokens * 64;
+        let text = format!(
+            r#"{{"kvcache": {{"dtype": "BF16", "shape": [2, 2, {tokens}, 8], "data_offsets": [0, {bytes}], "fmt": 1, "__metadata__": {{"lmcache_version": "1"}}}}}}"#
+        );
+        let header = [&4088_u64.to_le_bytes()[..], format!("{text:<4088}").as_bytes()].concat();
+        let file = Path::new(&theirs).join(format!("{name}.kvcache.safetensors"));
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let payload: Vec<u8> = (0..bytes).map(|n| (n * 7 + tokens) as u8).collect();
+        fs::write(&file, [&header[..], &payload].concat()).unwrap();
+        fs::write(format!("{}.metadata", file.display()), &header).unwrap();
+    }
+    let stat = json_of(&kvtier(&["stat", &theirs, "--json"]));
+    assert_eq!(
+        (&stat["layout"], &stat["chunks"], &stat["payload_bytes"]),
+        (&json!("lmcache-gds"), &json!(2), &json!(19 * 64))
+    );
+    assert_eq!(stat["strangers"].as_array().unwrap().len(), 0);
+    assert_eq!(json_of(&kvtier(&["verify", &theirs, "--json"]))["unverified"], 2);
+    let out = kvtier(&["migrate", &theirs, &ours, "--unverified", "--bytes", "1GiB", "--json"]);
+    assert_eq!(json_of(&out)["copied"], 2, "{}", text(&out));
+    // Out again they need a shape, which our files do not say.
+    let to = ["migrate", &ours, &back, "--to-layout", "lmcache-gds"];
+    let wrong = kvtier(&[&to[..], &["--shape", "large"]].concat());
+    assert!(wrong.status.code() == Some(2) && text(&wrong).contains("--shape"), "{}", text(&wrong));
+    let out = kvtier(&[&to[..], &["--shape", "2x2x16x8", "--json"]].concat());
+    assert_eq!(json_of(&out)["copied"], 2, "{}", text(&out));
+    assert_eq!(files_below(Path::new(&back), ""), files_below(Path::new(&theirs), ""));
+    assert_eq!(json_of(&kvtier(&["verify", &back, "--json"]))["unverified"], 0, "what we write has facts");
+    assert!(!Path::new(&theirs).join(".kvtier").exists(), "the source is not touched");
+}
+
 #[test]
 fn chunks_go_from_layout_to_layout_and_back() {
     let dir = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ pub use verify::{VerifyArgs, verify};
 pub struct Where {
     /// The directory, or `s3://bucket/prefix`.
     path: PathBuf,
-    /// Whose files it holds, where its manifest does not say: lmcache-mp or lmcache. In a bucket: only chunks of this layout.
+    /// Whose files it holds, where its manifest does not say: lmcache-mp, lmcache or lmcache-gds. In a bucket: only chunks of this layout.
     #[arg(long)]
     layout: Option<String>,
     #[command(flatten)]
