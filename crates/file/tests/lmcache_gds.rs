@@ -415,7 +415,7 @@ fn cap_eviction_and_restart_count_both_files_and_every_hash() {
     fs::write(dir.path().join("12"), "a file, not a directory").unwrap();
     fs::create_dir_all(dir.path().join("34/stranger")).unwrap();
     let capped = |chunks: u64| {
-        Use::with(dir.path(), move |_| {
+        Use::with(dir.path(), |_| {
             let fast = Duration::from_millis(20);
             let config =
                 FileConfig::new(dir.path(), chunks * each).with_layout(GDS).with_namespace(ns()).with_shrink(true);
