@@ -412,8 +412,8 @@ fn cap_eviction_and_restart_count_both_files_and_every_hash() {
     keys.iter().for_each(|key| assert_eq!(it.save(key, &bytes(1, FULL)), Saved::Stored));
     assert_eq!(it.tier.usage().used_bytes, Some(10 * each));
     drop(it);
-    fs::write(dir.path().join("12"), "a file, not a directory").unwrap();
-    fs::create_dir_all(dir.path().join("34/stranger")).unwrap();
+    fs::write(dir.path().join("77"), "a file, not a directory").unwrap();
+    fs::create_dir_all(dir.path().join("88/stranger")).unwrap();
     let capped = |chunks: u64| {
         Use::with(dir.path(), |_| {
             let fast = Duration::from_millis(20);
@@ -445,7 +445,7 @@ fn cap_eviction_and_restart_count_both_files_and_every_hash() {
     it.hits(&key(50), &bytes(5, FULL));
     it.tier.remove(&it.ctx(), [key(50)].into()).wait().unwrap();
     assert!(!it.path(&key(50)).exists() && !beside(&it.path(&key(50))).exists());
-    assert!(dir.path().join("12").exists() && dir.path().join("34/stranger").exists());
+    assert!(dir.path().join("77").exists() && dir.path().join("88/stranger").exists());
 }
 
 #[test]

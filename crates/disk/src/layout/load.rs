@@ -62,6 +62,8 @@ pub fn begin<M: Mover>(
         Ok(Err(No::Miss(reason))) => miss(shared, op, slot, reason),
         Ok(Err(No::Corrupt(bytes, seen))) => {
             drop(reading);
+            // It may be the first time that anybody hears of it.
+            foreign.learn(&op.key);
             condemned(shared, op, slot, (bytes, seen));
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
