@@ -20,8 +20,8 @@ use super::library::{Library, Next};
 /// What is read from a socket at a time: records of 16 KiB, that stay in the cache until they are opened. With less, a fast server makes
 /// us wait more often; with more nothing is gained.
 const READ_BYTES: usize = 256 * 1024;
-/// So much is sealed before it is written.
-const SEAL_BYTES: usize = 64 * 1024;
+/// So much is sealed before it is written: five records, so that a head and an object of 64 KiB go out at once.
+const SEAL_BYTES: usize = 80 * 1024;
 /// The most bytes in a row that a server may send without any for the caller: tickets, other keys, records of nothing.
 const QUIET_BYTES_MAX: usize = 1024 * 1024;
 /// A record's type, version and length.
