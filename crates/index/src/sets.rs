@@ -71,6 +71,11 @@ impl Sets {
         self.all.get_mut(&id).map(|set| (id, set))
     }
 
+    /// All of the set that a chunk is in; none where it is in none.
+    pub fn members(&self, digest: &Digest) -> &[Digest] {
+        self.set(digest).map_or(&[], |set| &set.members)
+    }
+
     /// Whether a chunk is a miss although it may be there, because another of its set is not. One that somebody held when its set was
     /// declared stays a hit for as long.
     pub fn hides(&self, digest: &Digest, is_held: impl FnOnce() -> bool) -> bool {
@@ -176,9 +181,10 @@ impl Index {
         }
     }
 
-    /// Whether a chunk is a miss, wherever it lies, because another of its [set](Self::declare_set) is not there.
+    /// Whether a chunk is a miss, wherever it lies, because another of its [set](Self::declare_set) is not there, or was found wrong.
     pub fn is_hidden(&self, digest: &Digest) -> bool {
-        self.sets.hides(digest, || self.is_held(digest))
+        let is_of_suspects = || self.sets.members(digest).iter().any(|member| self.is_suspect(member));
+        self.sets.hides(digest, || self.is_held(digest)) || is_of_suspects()
     }
 
     /// The slots of all that is in a set with one of these.

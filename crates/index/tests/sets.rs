@@ -46,6 +46,23 @@ fn visible(index: &Index) -> Vec<u8> {
 }
 
 #[test]
+fn one_that_is_found_wrong_hides_the_others_until_it_is_written_again() {
+    let mut index = index(6);
+    whole(&mut index, [1, 2, 3]);
+    assert!(save(&mut index, 4).is_empty());
+    index.suspect(&key(2));
+    assert_eq!(visible(&index), [4]);
+    let set = index.declare_set(&keys([1, 2, 3])).unwrap().unwrap();
+    assert!(save(&mut index, 2).is_empty());
+    index.end_set(set);
+    assert_eq!(visible(&index), [1, 2, 3, 4]);
+    // Set aside, and found whole again, is as good.
+    index.suspect(&key(3));
+    index.acquit(&key(3));
+    assert_eq!(visible(&index), [1, 2, 3, 4]);
+}
+
+#[test]
 fn a_set_is_seen_when_the_last_of_it_is_there_and_not_when_the_first_of_it_goes() {
     let mut index = index(5);
     let set = index.declare_set(&keys([1, 2, 3])).unwrap().unwrap();
