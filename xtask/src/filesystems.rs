@@ -28,8 +28,8 @@ pub fn run() -> Result<(Count, Vec<String>)> {
         match Mount::new(kind, bytes, make) {
             Ok(mount) => {
                 println!("on {kind}:");
-                let cmd = Cmd::new("cargo test --locked -p kvtier-file --test conformance --test tier --test truth");
-                count += testing::run(&cmd.env("TMPDIR", mount.point.to_string_lossy()))?;
+                let point = mount.point.to_string_lossy();
+                count += testing::run_of("crates/file", &["conformance", "tier", "truth"], &[("TMPDIR", &*point)])?;
             }
             Err(e) => refused.push(format!("{kind}: {e:#}")),
         }

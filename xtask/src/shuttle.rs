@@ -15,20 +15,19 @@ use crate::workspace::Package;
 pub fn run(packages: &[Package], night_limit_s: Option<u64>) -> Result<Count> {
     let tree = Tree::read()?;
     let mut count = Count::default();
-    for package in packages.iter().filter(|package| package.name != "xtask" && has_unit_tests(package, &tree)) {
-        let unit_tests = cmd(night_limit_s).arg("-p").arg(&package.name).args(["--lib", "shuttle"]);
-        count += testing::run(&unit_tests)?;
+    // The whole workspace is named, so that libraries have the features that they have in a plain `cargo test`.
+    if packages.iter().any(|package| package.name != "xtask" && has_unit_tests(package, &tree)) {
+        count += testing::run(&cmd(night_limit_s).args(["--lib", "shuttle"]))?;
     }
     if packages.iter().any(|package| package.targets_of("test").any(|target| target.name.starts_with("shuttle"))) {
-        // The whole workspace is named, so that libraries have the features that they have in a plain `cargo test`.
-        count += testing::run(&cmd(night_limit_s).args(["--workspace", "--test", "shuttle*"]))?;
+        count += testing::run(&cmd(night_limit_s).args(["--test", "shuttle*"]))?;
     }
     Ok(count)
 }
 
 fn cmd(night_limit_s: Option<u64>) -> Cmd {
     let wrapper = sh::root().join("xtask/shuttle-rustc").display().to_string();
-    let cmd = Cmd::new("cargo test --locked").env("RUSTC_WORKSPACE_WRAPPER", wrapper);
+    let cmd = testing::workspace().env("RUSTC_WORKSPACE_WRAPPER", wrapper);
     match night_limit_s {
         Some(limit_s) => cmd.env("KVTIER_NIGHTLY", "1").limit_s(limit_s),
         None => cmd,

@@ -39,6 +39,12 @@ impl AddAssign for Count {
     }
 }
 
+/// What builds tests, always in the same way, so that they and all that they need are built once: libraries have the features that the whole
+/// workspace asks for.
+pub fn workspace() -> Cmd {
+    Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct")
+}
+
 /// Runs a `cargo test` command, showing its output.
 pub fn run(cmd: &Cmd) -> Result<Count> {
     let mut count = Count::default();
@@ -60,9 +66,24 @@ struct Program {
 /// Builds what a `cargo test` command (without `--` and what follows) builds, and runs its programs with `args`, as many at once as there are
 /// cores: many tests wait most of their time. Shows the output of each when it is done. All of them run, whatever fails.
 pub fn run_at_once(cmd: &Cmd, args: &[&str], env: &[(&str, &str)]) -> Result<Count> {
+    run_programs(&build(cmd)?, args, env)
+}
+
+/// Runs the tests of these names of one crate, built as all are, by its folder.
+pub fn run_of(dir: &str, names: &[&str], env: &[(&str, &str)]) -> Result<Count> {
+    let cmd = names.iter().fold(workspace(), |cmd, name| cmd.args(["--test", name]));
+    let mut programs = build(&cmd)?;
+    programs.retain(|program| program.dir.ends_with(dir));
+    run_programs(&programs, &[], env)
+}
+
+fn build(cmd: &Cmd) -> Result<Vec<Program>> {
     let built = cmd.clone().args(["--no-run", "--message-format=json-render-diagnostics"]);
     println!("$ {built}");
-    let programs = programs(&built.read()?)?;
+    programs(&built.read()?)
+}
+
+fn run_programs(programs: &[Program], args: &[&str], env: &[(&str, &str)]) -> Result<Count> {
     let (queue, (done, results)) = (Mutex::new(programs.iter()), sync_channel(programs.len()));
     let (mut count, mut failed) = (Count::default(), Vec::new());
     thread::scope(|scope| -> Result<()> {

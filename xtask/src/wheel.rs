@@ -71,9 +71,9 @@ pub fn test() -> Result<u64> {
 /// Builds the module as the workspace stands, with a profile of cargo's, and puts it beside its Python files. Gives back the folder to import
 /// from.
 pub fn stage(profile: &str) -> Result<PathBuf> {
-    // All libraries with the tests' profile: as `cargo test` has them, little is left to build.
-    let what = if profile == "dev" { "--workspace" } else { "--package=kvtier-py" };
-    Cmd::new("cargo build --locked --lib --profile").args([profile, what]).run()?;
+    // For tests all libraries with the features that `cargo test` gives them, which takes naming the examples too: little is left to build.
+    let what = if profile == "dev" { "--workspace --features kvtier-s3/tls-direct --examples" } else { "-p kvtier-py" };
+    Cmd::new(&format!("cargo build --locked --lib --profile {profile} {what}")).run()?;
     let package = root().join("target/py/kvtier");
     let _ = fs::remove_dir_all(&package);
     copy_sources(&root().join("crates/py/python/kvtier"), &package)?;

@@ -38,7 +38,6 @@ const STEPS: &[Step] = &[
     Step { name: "tidy", run: steps::tidy },
     Step { name: "arch", run: steps::arch },
     Step { name: "deny", run: steps::deny },
-    Step { name: "clippy-each", run: steps::clippy_each },
     Step { name: "clippy-all", run: steps::clippy_all },
     Step { name: "test", run: steps::test },
     Step { name: "doc", run: steps::doc },

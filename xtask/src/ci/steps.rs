@@ -54,28 +54,20 @@ fn has_advisories() -> bool {
     databases.is_some_and(|mut databases| databases.next().is_some())
 }
 
-/// Each crate alone, so that no neighbour's features hide what it lacks.
-pub fn clippy_each(run: &mut Run) -> Result<Outcome> {
-    for package in &run.packages {
-        Cmd::new("cargo clippy --locked -p").arg(&package.name).args(["--", "-D", "warnings"]).run()?;
-    }
-    Ok(Outcome::Passed)
-}
-
 pub fn clippy_all(_: &mut Run) -> Result<Outcome> {
     Cmd::new("cargo clippy --locked --workspace --features kvtier-s3/tls-direct --all-targets -- -D warnings").run()?;
     Ok(Outcome::Passed)
 }
 
-/// What builds all tests but those in the documentation, always in the same way, so that it is built once.
+/// All tests but those in the documentation.
 fn workspace_tests() -> Cmd {
-    Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --lib --bins --tests")
+    testing::workspace().args(["--lib", "--bins", "--tests"])
 }
 
 /// Unit tests, integration tests and doctests.
 pub fn test(run: &mut Run) -> Result<Outcome> {
     let mut count = testing::run_at_once(&workspace_tests(), &[], &[])?;
-    count += testing::run(&Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --doc"))?;
+    count += testing::run(&testing::workspace().arg("--doc"))?;
     if count.passed == 0 {
         bail!("no test ran");
     }
@@ -96,7 +88,7 @@ pub fn features(run: &mut Run) -> Result<Outcome> {
 
 /// The whole workspace is built at once, as `cargo test` does it: there is nothing left to build then.
 pub fn examples(run: &mut Run) -> Result<Outcome> {
-    Cmd::new("cargo build --locked --workspace --examples").run()?;
+    Cmd::new("cargo build --locked --workspace --features kvtier-s3/tls-direct --examples").run()?;
     let mut count = 0;
     for example in run.packages.iter().flat_map(|package| package.targets_of("example")) {
         let program = workspace::target_dir().join("debug/examples").join(&example.name);

@@ -18,14 +18,12 @@ const FOR_MIRI: &[&str] = &["key", "codec", "evict", "index"];
 const FUZZ_S: u64 = 600;
 
 pub fn long_tests(_: &[Package]) -> Result<Outcome> {
-    let cmd = Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --release --no-fail-fast")
-        .env("KVTIER_NIGHTLY", "1");
+    let cmd = testing::workspace().args(["--release", "--no-fail-fast"]).env("KVTIER_NIGHTLY", "1");
     testing::run(&cmd.limit_s(LIMIT_S)).map(tested)
 }
 
 pub fn fault_seeds(_: &[Package]) -> Result<Outcome> {
-    let cmd =
-        Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --lib --bins --tests fault_seeds");
+    let cmd = testing::workspace().args(["--lib", "--bins", "--tests", "fault_seeds"]);
     testing::run(&cmd.env("KVTIER_SEEDS", "10000").limit_s(LIMIT_S)).map(tested)
 }
 
@@ -45,6 +43,14 @@ pub fn valgrind(packages: &[Package]) -> Result<Outcome> {
     let cmd = Cmd::new("cargo test --locked -p kvtier-mem --lib --test arena");
     let cmd = cmd.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", runner);
     testing::run(&cmd.limit_s(LIMIT_S)).map(tested)
+}
+
+/// Each crate alone, so that no neighbour's features hide what it lacks.
+pub fn clippy_each(packages: &[Package]) -> Result<Outcome> {
+    for package in packages {
+        Cmd::new("cargo clippy --locked -p").arg(&package.name).args(["--", "-D", "warnings"]).run()?;
+    }
+    Ok(Outcome::Noted(format!("{} crates", packages.len())))
 }
 
 pub fn miri(packages: &[Package]) -> Result<Outcome> {

@@ -42,6 +42,7 @@ const ITEMS: &[Item] = &[
     },
     Item { name: "lmcache-wheel", what: "the Python module inside the real LMCache", run: lmcache::wheel },
     Item { name: "botocore", what: "the S3 client's signatures beside botocore's", run: botocore::run },
+    Item { name: "clippy-each", what: "each crate is clean with its own features only", run: items::clippy_each },
     Item { name: "features", what: "all pairs of features", run: items::features },
     Item { name: "bench-smoke", what: "every benchmark once, unoptimised", run: items::bench_smoke },
 ];

@@ -144,13 +144,13 @@ pub fn test(kinds: &[Kind], ways: &[Way]) -> Result<(Count, Vec<String>)> {
 
 fn try_out(way: Way, dir: &Path, access: &Access) -> Result<Count> {
     // The tier's suite needs no way but the plain one.
-    let tests = if let Way::Plain = way { "--features tier --test real --test tier_real" } else { "--test real" };
+    let tests = if let Way::Plain = way { ["real", "tier_real"].as_slice() } else { &["real"] };
     let access = match way {
         Way::Plain => access.clone(),
         _ => way.through(&Front::start(dir, access).context("haproxy does not start")?, access),
     };
-    let cmd = Cmd::new(&format!("cargo test --locked -p kvtier-s3 {tests}"));
-    testing::run(&access.into_iter().fold(cmd, |cmd, (name, value)| cmd.env(name, value)))
+    let env: Vec<(&str, &str)> = access.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    testing::run_of("crates/s3", tests, &env)
 }
 
 /// Stops a server when dropped.
