@@ -10,6 +10,7 @@ mod aside;
 mod bounce;
 mod config;
 mod counters;
+mod delegate;
 mod disk;
 pub mod footer;
 mod geometry;
@@ -40,6 +41,8 @@ mod together;
 pub use config::{DiskConfig, Durability};
 pub use disk::Disk;
 pub use home::kind_of;
+#[doc(hidden)]
+pub use kvtier_core;
 pub use kvtier_evict::PolicyKind;
 pub use kvtier_index::{Compat, Quotas};
 pub use kvtier_key::ChunkShape;

@@ -19,12 +19,18 @@ const NVME: c_uint = 1 << 4;
 const DRIVER_NOT_INITIALIZED: c_int = 5001;
 const CUDA_CONTEXT_MISMATCH: c_int = 5015;
 const INVALID_FILE_TYPE: c_int = 5018;
+const OPEN_FLAGS: c_int = 5019;
 const DIO_NOT_SET: c_int = 5020;
 const INVALID_VALUE: c_int = 5022;
 const MEMORY_ALREADY_REGISTERED: c_int = 5023;
 const MEMORY_NOT_REGISTERED: c_int = 5024;
 const HANDLE_ALREADY_REGISTERED: c_int = 5028;
 const GPU_MEMORY_PINNING_FAILED: c_int = 5036;
+const NO_CONTEXT: c_int = 5047;
+
+/// Flags of a descriptor that the real one refuses.
+const REFUSED_FLAGS: c_int =
+    libc::O_NOCTTY | libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_TMPFILE | libc::O_DIRECTORY;
 
 /// What most functions answer: a code of cuFile's, and of CUDA's if it was that.
 #[repr(C)]
@@ -196,8 +202,15 @@ unsafe extern "C" fn cuFileHandleRegister(to: *mut usize, descr: *const Descr) -
         None => return answer(INVALID_FILE_TYPE),
     };
     // SAFETY: asks for flags, touches no memory.
-    if unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_DIRECT == 0 {
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags & REFUSED_FLAGS != 0 {
+        return answer(OPEN_FLAGS);
+    }
+    if flags & libc::O_DIRECT == 0 {
         return answer(DIO_NOT_SET);
+    }
+    if !crate::cuda::has_context() {
+        return answer(NO_CONTEXT);
     }
     let mut state = state();
     if state.files.values().any(|file| file.fd == fd) {
@@ -227,6 +240,9 @@ extern "C" fn cuFileBufRegister(at: usize, len: usize, _flags: c_int) -> Answer 
     fails!("cuFileBufRegister");
     if at == 0 || len == 0 {
         return answer(INVALID_VALUE);
+    }
+    if !crate::cuda::has_context() {
+        return answer(NO_CONTEXT);
     }
     let mut state = state();
     if state.buffers.range(..at + len).next_back().is_some_and(|(start, bytes)| start + bytes > at) {

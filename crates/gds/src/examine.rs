@@ -73,5 +73,5 @@ fn look(config: &GdsConfig, ordinal: u32, list: &mut List) -> Option<()> {
         Err("no: in compatibility mode it is slower than pinned memory; load nvidia-fs, or enable PCI P2PDMA".into())
     };
     list.note("direct", direct)?;
-    list.note("probe", probe(driver, &gpu, dir).map(|()| fine("64 KiB written and read back")))
+    list.note("probe", probe(driver, &gpu, dir, config.open_wait).map(|()| fine("64 KiB written and read back")))
 }

@@ -134,6 +134,24 @@ fn a_failed_copy_is_an_error_with_the_drivers_words() {
 }
 
 #[test]
+fn memory_is_let_go_only_when_a_copy_is_over_though_waiting_for_it_failed() {
+    let body = || {
+        let gpu = Gpu::open(0).unwrap();
+        let (stream, (host, mut device)) = (gpu.stream().unwrap(), filled(&gpu, 64 << 10));
+        upload(&stream, &host, &mut device);
+        let mut bytes = vec![0; 64 << 10];
+        stream.download_lease(&device, 0, &mut bytes).unwrap_err();
+        let then = bytes.clone();
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(then == bytes, "written to after the call returned");
+        assert!(bytes == host.as_host().unwrap(), "the copy itself did not fail");
+    };
+    // The second wait fails at once; the copy takes its time.
+    let fakes = Fakes::new().fail("cuStreamSynchronize:2:719").delay(Duration::from_millis(30));
+    fakes.run("memory_is_let_go_only_when_a_copy_is_over_though_waiting_for_it_failed", body, Report::is_clean);
+}
+
+#[test]
 fn tensors_of_others_keep_their_owner_and_their_event() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();

@@ -2,8 +2,8 @@ use std::sync::{Mutex, PoisonError};
 
 use kvtier_mem::Arena;
 
+use super::Driver;
 use super::file::Target;
-use super::{Driver, Failure};
 
 /// The most bytes that are registered at once: one mapping of nvidia-fs has no more.
 const REGION_BYTES_MAX: usize = 16 << 20;
@@ -21,7 +21,7 @@ struct Registered {
     base: usize,
     len: usize,
     /// Keeps the memory.
-    _arena: Arena,
+    arena: Arena,
 }
 
 impl Buffers {
@@ -30,17 +30,22 @@ impl Buffers {
     }
 
     /// Registers all of an arena on a GPU. Answers how many bytes were, and why not all.
-    pub fn register(&self, arena: &Arena) -> (usize, Option<Failure>) {
+    pub fn register(&self, arena: &Arena) -> (usize, Option<String>) {
         let mut bytes = 0;
+        let Some(gpu) = arena.gpu() else { return (0, Some("not memory of a GPU's".into())) };
+        let _entered = match gpu.enter() {
+            Ok(entered) => entered,
+            Err(e) => return (0, Some(e.to_string())),
+        };
         for region in arena.regions() {
             for offset in (0..region.len).step_by(REGION_BYTES_MAX) {
                 let (base, len) = (region.addr + offset, REGION_BYTES_MAX.min(region.len - offset));
                 // SAFETY: memory of the arena's, which is kept until it is deregistered.
                 let answer = unsafe { (self.driver.api().buf_register)(base, len, 0) };
                 if let Err(failure) = answer.check("cuFileBufRegister") {
-                    return (bytes, Some(failure));
+                    return (bytes, Some(failure.to_string()));
                 }
-                let registered = Registered { driver: self.driver, base, len, _arena: arena.clone() };
+                let registered = Registered { driver: self.driver, base, len, arena: arena.clone() };
                 self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(registered);
                 bytes += len;
             }
@@ -72,6 +77,7 @@ impl Buffers {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        let _entered = self.arena.gpu().map(|gpu| gpu.enter());
         // SAFETY: registered in `register`; whoever clears has ended all transfers.
         unsafe { (self.driver.api().buf_deregister)(self.base) };
     }

@@ -13,7 +13,7 @@ pub struct Failure {
 }
 
 /// Whether a failure means that this file system or machine cannot do it at all.
-const OFF: [i32; 12] = [5001, 5004, 5005, 5007, 5008, 5009, 5010, 5027, 5030, 5033, 5034, 5036];
+const OFF: [i32; 14] = [5001, 5004, 5005, 5007, 5008, 5009, 5010, 5019, 5020, 5027, 5030, 5033, 5034, 5036];
 
 impl Failure {
     /// Whether it will be the same for every other file: then it is not asked again.

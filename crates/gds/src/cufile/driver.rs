@@ -18,7 +18,7 @@ struct Opened {
     targets: u32,
 }
 
-/// Whether it was opened before, and if not, why it is not tried again.
+/// Whether it was opened before, and if that failed, why it is not tried again.
 static DRIVER: Mutex<Option<Result<Driver, String>>> = Mutex::new(None);
 
 /// The kinds of storage, by bit.
@@ -40,29 +40,17 @@ const TARGETS: [&str; 14] = [
 ];
 
 impl Driver {
-    /// Opens the driver, or says why it cannot be, the same for the rest of the process: an open that hung for `wait` hangs still.
+    /// Opens the driver, or says why it cannot be. What a driver that was reached answers, or that it never does, holds for the rest of the
+    /// process: to open it once more has been seen to harm. A library that is not found is looked for again by who names another.
     pub fn open(library: Option<&Path>, gpu: &Gpu, wait: Duration) -> Result<Self, String> {
         let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
-        driver.get_or_insert_with(|| Self::open_first(library, gpu, wait)).clone()
-    }
-
-    /// On a thread of its own: it has been seen to spin for ever.
-    fn open_first(library: Option<&Path>, gpu: &Gpu, wait: Duration) -> Result<Self, String> {
-        let api = Api::load(library)?;
-        let (tell, hear) = sync_channel(1);
-        let gpu = gpu.clone();
-        let open = move || {
-            let _ = tell.send(Self::opened(api, &gpu));
-        };
-        std::thread::Builder::new().name("cufile-open".into()).spawn(open).map_err(|e| format!("no thread: {e}"))?;
-        match hear.recv_timeout(wait) {
-            Ok(opened) => opened,
-            Err(RecvTimeoutError::Timeout) => Err(format!(
-                "cuFileDriverOpen has not returned within {} s, and a thread of this process is lost to it; see cufile.log",
-                wait.as_secs_f32()
-            )),
-            Err(RecvTimeoutError::Disconnected) => Err("cuFileDriverOpen ended its thread".into()),
+        if let Some(known) = &*driver {
+            return known.clone();
         }
+        let (api, gpu) = (Api::load(library)?, gpu.clone());
+        // It has been seen to spin for ever.
+        let opened = watched("cuFileDriverOpen", wait, move || Self::opened(api, &gpu));
+        driver.insert(opened.and_then(|opened| opened)).clone()
     }
 
     fn opened(api: Api, gpu: &Gpu) -> Result<Self, String> {
@@ -95,6 +83,24 @@ impl Driver {
         let (major, minor, names) = (version / 1000, version % 1000 / 10, names.collect::<Vec<_>>().join(", "));
         format!("{} {major}.{minor}, direct for {}", api.name, if names.is_empty() { "nothing" } else { &names })
     }
+}
+
+/// What `work` answers, on a thread of its own that is given up when it takes longer than `wait`.
+pub fn watched<T: Send + 'static>(
+    what: &str,
+    wait: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    let (tell, hear) = sync_channel(1);
+    let run = move || drop(tell.send(work()));
+    std::thread::Builder::new().name("cufile-watched".into()).spawn(run).map_err(|e| format!("no thread: {e}"))?;
+    hear.recv_timeout(wait).map_err(|e| match e {
+        RecvTimeoutError::Timeout => format!(
+            "{what} has not returned within {} s, and a thread of this process is lost to it; see cufile.log",
+            wait.as_secs_f32()
+        ),
+        RecvTimeoutError::Disconnected => format!("{what} ended its thread"),
+    })
 }
 
 impl fmt::Debug for Driver {

@@ -3,7 +3,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nix::sys::stat::fstat;
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
+use nix::sys::stat::{Mode, fstat};
 
 use super::api::Descr;
 use super::{Driver, Failure};
@@ -27,7 +28,10 @@ pub struct Target {
 }
 
 impl File {
-    pub fn register(driver: Driver, fd: OwnedFd) -> Result<Self, Failure> {
+    /// Registers the file behind `fd`, through a descriptor of its own: the caller's is closed when the caller likes. A context must be current.
+    pub fn register(driver: Driver, fd: &OwnedFd) -> Result<Self, Failure> {
+        let cannot = |e: nix::Error| Failure { call: "open", code: e as i32, cuda: 0 };
+        let fd = plain(fd).map_err(cannot)?;
         let (mut descr, mut handle) = (Descr::of_fd(fd.as_raw_fd()), 0);
         // SAFETY: both are valid for the call; the descriptor stays open for as long as the handle lives.
         unsafe { (driver.api().handle_register)(&mut handle, &mut descr) }.check("cuFileHandleRegister")?;
@@ -76,6 +80,14 @@ impl File {
     }
 }
 
+/// The file behind `fd`, opened again for the same access: cuFile refuses descriptors with flags that protect whoever opens by name
+/// (`O_NOFOLLOW`, `O_NONBLOCK`) or that make nameless files (`O_TMPFILE`).
+fn plain(fd: &OwnedFd) -> nix::Result<OwnedFd> {
+    let access = OFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    open(path.as_str(), access | OFlag::O_DIRECT | OFlag::O_CLOEXEC, Mode::empty())
+}
+
 /// Keeps the operating system's own errors as what they are.
 fn io_error(failure: Failure) -> io::Error {
     if failure.code < 5000 { io::Error::from_raw_os_error(failure.code) } else { io::Error::other(failure) }
@@ -102,7 +114,7 @@ pub struct Files(Mutex<Vec<(Inode, Arc<File>)>>);
 type Inode = (u64, u64);
 
 impl Files {
-    /// The file behind `fd`, registered now if it is not.
+    /// The file behind `fd`, registered now if it is not. A context must be current.
     pub fn get(&self, driver: Driver, fd: &OwnedFd) -> Result<Arc<File>, io::Error> {
         let meta = fstat(fd.as_fd())?;
         let inode = (meta.st_dev, meta.st_ino);
@@ -115,8 +127,7 @@ impl Files {
             return Ok(file);
         }
         drop(kept);
-        // A descriptor of its own: the caller's is closed when the caller likes.
-        let file = Arc::new(File::register(driver, fd.try_clone()?).map_err(io::Error::other)?);
+        let file = Arc::new(File::register(driver, fd).map_err(io_error)?);
         self.forget_deleted();
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = (kept.len() >= FILES_MAX).then(|| kept.remove(0));

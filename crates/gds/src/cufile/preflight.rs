@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::sys::statfs::statfs;
@@ -22,23 +23,20 @@ pub fn preflight(root: &Path, dir: &Path) -> Result<(), String> {
 
 /// What of the machine makes cuFile hang or fail.
 pub fn machine(root: &Path) -> Result<(), String> {
-    let there = |path: &str| root.join(path).exists();
-    if !there("proc/modules") {
-        return Err(
-            "/proc/modules does not exist (a kernel without modules, or gVisor): cuFileDriverOpen would never return"
-                .into(),
-        );
+    if let Err(e) = fs::File::open(root.join("proc/modules")) {
+        return Err(format!(
+            "/proc/modules cannot be opened ({e}; a kernel without modules, or gVisor): cuFileDriverOpen would never return"
+        ));
     }
-    let devices = fs::read_to_string(root.join("proc/driver/nvidia-fs/devcount")).unwrap_or_default();
-    if devices.trim().parse::<u64>().is_ok_and(|devices| devices > 0) && !has_device(&root.join("dev")) {
-        return Err("nvidia-fs is loaded and /dev/nvidia-fs* are missing: cuFileDriverOpen would close a descriptor of others; in a \
-                    container, pass /dev/nvidia-fs* in"
-            .into());
+    let count = fs::read_to_string(root.join("proc/driver/nvidia-fs/devcount")).unwrap_or_default();
+    if count.trim().parse::<u64>().is_ok_and(|count| count > 0) {
+        devices(&root.join("dev")).map_err(|why| {
+            format!("nvidia-fs is loaded, and {why}: cuFileDriverOpen would close a descriptor of others; in a container, pass /dev/nvidia-fs* in")
+        })?;
     }
-    if !there("run/udev/data") {
-        return Err("/run/udev is missing, without which cuFile cannot classify a file system; in a container, mount the host's read-only".into());
-    }
-    Ok(())
+    fs::read_dir(root.join("run/udev/data")).map(drop).map_err(|e| {
+        format!("/run/udev cannot be read ({e}), without which cuFile cannot classify a file system; in a container, mount the host's read-only")
+    })
 }
 
 /// File systems that it is known to refuse.
@@ -54,9 +52,18 @@ pub fn file_system(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn has_device(dev: &Path) -> bool {
+/// Whether the devices of nvidia-fs are there, and can be opened: in a container they may be listed and forbidden.
+fn devices(dev: &Path) -> Result<(), String> {
     let names = fs::read_dir(dev).into_iter().flatten().flatten();
-    names.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("nvidia-fs"))
+    let is_one = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("nvidia-fs");
+    let found: Vec<_> = names.filter(is_one).map(|entry| entry.path()).collect();
+    if found.is_empty() {
+        return Err("/dev/nvidia-fs* are missing".into());
+    }
+    // Not to wait for a device that is not ready.
+    let open = |path: &Path| fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path);
+    let refused = found.iter().find_map(|path| Some((path, open(path).err()?)));
+    refused.map_or(Ok(()), |(path, e)| Err(format!("{} cannot be opened ({e})", path.display())))
 }
 
 #[cfg(test)]
@@ -73,6 +80,11 @@ mod tests {
         let root = root.path();
         assert!(says(root).contains("/proc/modules"));
         fs::create_dir_all(root.join("proc/driver/nvidia-fs")).unwrap();
+        // There, and no file that can be opened.
+        let socket = std::os::unix::net::UnixListener::bind(root.join("proc/modules")).unwrap();
+        assert!(says(root).contains("/proc/modules cannot be opened"), "{}", says(root));
+        drop(socket);
+        fs::remove_file(root.join("proc/modules")).unwrap();
         fs::write(root.join("proc/modules"), "").unwrap();
         assert!(says(root).contains("/run/udev"));
         fs::create_dir_all(root.join("run/udev/data")).unwrap();
@@ -82,6 +94,8 @@ mod tests {
         fs::create_dir(root.join("dev")).unwrap();
         fs::write(root.join("dev/nvidia-fs0"), "").unwrap();
         assert_eq!(says(root), "");
+        std::os::unix::fs::symlink("nowhere", root.join("dev/nvidia-fs1")).unwrap();
+        assert!(says(root).contains("nvidia-fs1 cannot be opened"), "{}", says(root));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::Inner;
 use super::counts::add;
 use super::lane::Lane;
 use super::load::{PAGE, Piece};
-use crate::config::{GdsConfig, Mode, Proof};
+use crate::config::{GdsConfig, Proof};
 use crate::cufile::{Buffers, Driver, Failure, File, Files, preflight, probe};
 
 /// cuFile, where it was found to work.
@@ -42,9 +42,6 @@ pub struct Rest {
 impl Direct {
     /// Finds out whether cuFile works for the tier's directory, or says why not.
     pub fn new(config: &GdsConfig, gpu: &Gpu) -> Result<Self, String> {
-        if config.mode == Mode::Off {
-            return Err("cuFile is switched off by the configuration".into());
-        }
         preflight(&config.system_root, &config.disk.path)?;
         let driver = Driver::open(config.cufile_library.as_deref(), gpu, config.open_wait)?;
         if !driver.is_direct() && !config.compat {
@@ -54,7 +51,7 @@ impl Direct {
                 driver.describe()
             ));
         }
-        probe(driver, gpu, &config.disk.path.join(".kvtier"))?;
+        probe(driver, gpu, &config.disk.path.join(".kvtier"), config.open_wait)?;
         let (files, buffers) = (Files::default(), Buffers::new(driver));
         Ok(Direct { driver, files, buffers, off: Mutex::default(), loads: AtomicU64::new(0) })
     }
@@ -69,7 +66,7 @@ impl Direct {
     }
 
     /// Registers GPU memory; answers how many bytes, and why not all.
-    pub fn register(&self, arena: &Arena) -> (usize, Option<Failure>) {
+    pub fn register(&self, arena: &Arena) -> (usize, Option<String>) {
         self.buffers.register(arena)
     }
 
@@ -118,14 +115,16 @@ pub async fn read(
     pieces: Vec<Piece>,
 ) -> io::Result<Rest> {
     let fits = |piece: &Piece| {
-        target(parts, piece).is_some_and(|addr| (addr | piece.at | piece.len as u64).is_multiple_of(PAGE))
+        let addr = target(parts, piece, lane.gpu());
+        addr.is_some_and(|addr| (addr | piece.at | piece.len as u64).is_multiple_of(PAGE))
     };
     let (fit, mut left): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(fits);
     let nothing = |pieces| Ok(Rest { pieces, moved: 0, unseen: false });
     if fit.is_empty() {
         return nothing(left);
     }
-    let registered = match direct.files.get(direct.driver, file) {
+    let registered = lane.gpu().enter().map_err(io::Error::other);
+    let registered = match registered.and_then(|_entered| direct.files.get(direct.driver, file)) {
         Ok(registered) => registered,
         Err(e) => {
             add(&inner.counts.direct_failed, 1);
@@ -168,10 +167,10 @@ fn cause<'a>(e: &'a (dyn std::error::Error + Send + Sync + 'static)) -> Option<&
     e.source()?.downcast_ref()
 }
 
-/// Where a piece goes.
-fn target(parts: &[Option<Part>], piece: &Piece) -> Option<u64> {
+/// Where a piece goes, if to this GPU.
+fn target(parts: &[Option<Part>], piece: &Piece, gpu: &Gpu) -> Option<u64> {
     match parts.get(piece.part) {
-        Some(Some(Part::Read { into, .. })) => Some((into.addr() + piece.offset) as u64),
+        Some(Some(Part::Read { into, .. })) if into.gpu() == Some(gpu) => Some((into.addr() + piece.offset) as u64),
         _ => None,
     }
 }
@@ -196,7 +195,7 @@ fn spawn(
 
 fn read_piece((gpu, direct): (&Gpu, &Direct), file: &File, parts: &[Option<Part>], piece: Piece) -> io::Result<()> {
     let _entered = gpu.enter().map_err(io::Error::other)?;
-    let addr = target(parts, &piece).ok_or_else(|| io::Error::other("no memory for a piece"))? as usize;
+    let addr = target(parts, &piece, gpu).ok_or_else(|| io::Error::other("no memory for a piece"))? as usize;
     let mut done = 0;
     while done < piece.len {
         let to = direct.buffers.target(addr + done, piece.len - done);

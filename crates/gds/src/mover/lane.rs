@@ -7,7 +7,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -29,12 +29,15 @@ pub struct Lane {
     /// Those nobody copies with now; never more than threads.
     streams: Mutex<Vec<Stream>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The longest that closing waits for calls that are under way.
+    close_wait: Duration,
 }
 
 #[derive(Default)]
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -42,8 +45,11 @@ struct State {
     ready: VecDeque<Arc<Task>>,
     /// All tasks that have not ended.
     alive: HashMap<u64, Arc<Task>>,
-    /// Who looks again soon.
+    /// Who looks again soon, and when that was last.
     naps: Vec<Waker>,
+    looked: Option<Instant>,
+    /// Threads that have not ended.
+    running: usize,
     next: u64,
     closed: bool,
 }
@@ -56,16 +62,22 @@ struct Task {
 }
 
 impl Lane {
-    pub fn start(gpu: &Gpu, threads: usize) -> io::Result<Arc<Self>> {
-        let queue = Arc::<Queue>::default();
-        let spawn = |n| {
-            let queue = Arc::clone(&queue);
-            let name = format!("gpu{}-{n}", gpu.ordinal());
-            std::thread::Builder::new().name(name).spawn(move || queue.run())
-        };
-        let handles = (0..threads).map(spawn).collect::<io::Result<Vec<_>>>()?;
-        let (streams, threads) = (Mutex::default(), Mutex::new(handles));
-        Ok(Arc::new(Lane { gpu: gpu.clone(), queue, streams, threads }))
+    /// Starts its threads. Closing waits `close_wait` for calls that are under way.
+    pub fn start(gpu: &Gpu, threads: usize, close_wait: Duration) -> io::Result<Arc<Self>> {
+        let (gpu, queue) = (gpu.clone(), Arc::<Queue>::default());
+        let lane = Arc::new(Lane { gpu, queue, streams: Mutex::default(), threads: Mutex::default(), close_wait });
+        // Dropped half started, it ends those that were.
+        (0..threads).try_for_each(|n| lane.start_thread(n))?;
+        Ok(lane)
+    }
+
+    fn start_thread(&self, n: usize) -> io::Result<()> {
+        let (queue, name) = (Arc::clone(&self.queue), format!("gpu{}-{n}", self.gpu.ordinal()));
+        self.queue.lock().running += 1;
+        let started = std::thread::Builder::new().name(name).spawn(move || queue.run());
+        let started = started.inspect_err(|_| self.queue.lock().running -= 1)?;
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(started);
+        Ok(())
     }
 
     pub fn gpu(&self) -> &Gpu {
@@ -124,19 +136,43 @@ impl Lane {
         })
     }
 
-    /// Ends the threads after what they are at, then drops what has not ended.
-    pub fn close(&self) {
-        self.queue.lock().closed = true;
-        self.queue.changed.notify_all();
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        for thread in threads.into_iter().filter(|t| t.thread().id() != std::thread::current().id()) {
-            let _ = thread.join();
-        }
-        let mut state = self.queue.lock();
+    /// Ends the threads after what they are at, then drops what has not ended. Whether they all did in time: a call of the GPU's libraries that
+    /// never returns keeps its thread, and what it was called with, for good.
+    pub fn close(&self) -> bool {
+        let own = self.end_threads();
+        let state = self.queue.lock();
+        let end = Instant::now() + self.close_wait;
+        let wait =
+            |state| self.queue.ended.wait_timeout_while(state, end - Instant::now(), |s: &mut State| s.running > own);
+        let (mut state, _) = wait(state).unwrap_or_else(PoisonError::into_inner);
+        let stuck = state.running.saturating_sub(own);
         let left: Vec<_> = state.alive.drain().map(|(_, task)| task).collect();
         (state.ready, state.naps) = Default::default();
         drop(state);
-        left.into_iter().for_each(|task| drop(task.take()));
+        if stuck > 0 {
+            let wait = self.close_wait.as_secs_f32();
+            tracing::error!(
+                "{stuck} threads of {:?} are in calls that have not returned within {wait} s, and stay there",
+                self.gpu
+            );
+        }
+        left.into_iter().for_each(|task| drop(task.take_idle()));
+        stuck == 0
+    }
+
+    /// Tells them, and answers how many of them are the caller.
+    fn end_threads(&self) -> usize {
+        self.queue.lock().closed = true;
+        self.queue.changed.notify_all();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        threads.iter().filter(|t| t.thread().id() == std::thread::current().id()).count()
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // Closed before, where it ever worked.
+        self.end_threads();
     }
 }
 
@@ -148,30 +184,46 @@ impl Queue {
     fn run(&self) {
         let mut state = self.lock();
         while !state.closed {
-            if let Some(task) = state.ready.pop_front() {
+            if let Some(naps) = state.due() {
+                // However much else is ready.
+                drop(state);
+                naps.into_iter().for_each(Waker::wake);
+                state = self.lock();
+            } else if let Some(task) = state.ready.pop_front() {
                 drop(state);
                 task.poll();
                 state = self.lock();
             } else if state.naps.is_empty() {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             } else {
-                let (after, timeout) =
-                    self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
-                state = after;
-                if timeout.timed_out() {
-                    let naps = std::mem::take(&mut state.naps);
-                    drop(state);
-                    naps.into_iter().for_each(Waker::wake);
-                    state = self.lock();
-                }
+                state = self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
+        state.running -= 1;
+        drop(state);
+        self.ended.notify_all();
+    }
+}
+
+impl State {
+    /// Those who look again now, if it is time.
+    fn due(&mut self) -> Option<Vec<Waker>> {
+        if self.naps.is_empty() || self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return None;
+        }
+        self.looked = Some(Instant::now());
+        Some(std::mem::take(&mut self.naps))
     }
 }
 
 impl Task {
-    fn take(&self) -> Option<Job> {
-        self.job.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// What it was to do, if nobody is at it.
+    fn take_idle(&self) -> Option<Job> {
+        match self.job.try_lock() {
+            Ok(mut job) => job.take(),
+            Err(TryLockError::Poisoned(e)) => e.into_inner().take(),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     fn poll(self: Arc<Self>) {

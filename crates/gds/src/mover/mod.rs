@@ -65,6 +65,11 @@ impl GdsMover {
     /// Decides about cuFile now if the configuration says so. `Unsupported`, with the reason, where it requires what there is not.
     pub fn decide(&self) -> Result<(), Error> {
         let Inner { config, .. } = &*self.0;
+        if config.mode == Mode::Off {
+            // Not a GPU is touched for it.
+            let _ = self.0.direct.set(Err("cuFile is switched off by the configuration".into()));
+            return Ok(());
+        }
         let required = config.mode == Mode::Require;
         let Some(ordinal) = config.gpu.or(required.then_some(0)) else { return Ok(()) };
         let gpu = match Gpu::open(ordinal) {
@@ -87,7 +92,7 @@ impl GdsMover {
         match self.0.decision(gpu) {
             Ok(direct) => match direct.register(arena) {
                 (bytes, None) => (bytes, "registered with cuFile".into()),
-                (bytes, Some(failure)) => (bytes, failure.to_string()),
+                (bytes, Some(why)) => (bytes, why),
             },
             Err(why) => (0, why.clone()),
         }
@@ -170,7 +175,7 @@ impl Inner {
         if let Some(lane) = lanes.all.iter().find(|lane| lane.gpu() == gpu) {
             return Ok(Arc::clone(lane));
         }
-        let lane = Lane::start(gpu, self.config.threads)?;
+        let lane = Lane::start(gpu, self.config.threads, self.config.open_wait)?;
         lanes.all.push(Arc::clone(&lane));
         Ok(lane)
     }
@@ -238,8 +243,11 @@ impl Mover for GdsMover {
         };
         // Reads end first, so that who waits for one goes on to its end.
         self.0.engine.close();
-        lanes.iter().for_each(|lane| lane.close());
-        if let Some(Ok(direct)) = self.0.direct.get() {
+        let ended = lanes.iter().filter(|lane| lane.close()).count();
+        // What is still read into stays registered.
+        if let Some(Ok(direct)) = self.0.direct.get()
+            && ended == lanes.len()
+        {
             direct.close();
         }
     }

@@ -50,6 +50,7 @@ api! {
     stream_destroy: "cuStreamDestroy_v2" = fn(usize),
     stream_wait: "cuStreamSynchronize" = fn(usize),
     stream_captures: "cuStreamIsCapturing" = fn(usize, *mut c_int),
+    stream_query: "cuStreamQuery" = fn(usize),
     stream_wait_event: "cuStreamWaitEvent" = fn(usize, usize, c_uint),
     event: "cuEventCreate" = fn(*mut usize, c_uint),
     event_destroy: "cuEventDestroy_v2" = fn(usize),

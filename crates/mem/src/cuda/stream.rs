@@ -1,5 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::api::NOT_READY;
 use super::{Gpu, pieces};
@@ -9,6 +10,9 @@ use crate::{Error, ErrorKind, Lease, View};
 const NON_BLOCKING: u32 = 1;
 /// Measures no time, which makes an event cheap.
 const NO_TIMING: u32 = 2;
+
+/// How often a stream is asked whether it is done, where waiting for it failed.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// A stream of one's own: copies between host and device, each awaited before the call returns.
 pub struct Stream {
@@ -165,9 +169,17 @@ impl Stream {
         started.and(waited).map(|()| other)
     }
 
+    /// Returns only when nothing of the stream's is under way, error or not.
     fn wait(&self) -> Result<(), Error> {
+        let api = self.gpu.api();
         // SAFETY: its own handle; the caller entered the context.
-        self.gpu.api().check(unsafe { (self.gpu.api().stream_wait)(self.handle) }, "cuStreamSynchronize")
+        let waited = api.check(unsafe { (api.stream_wait)(self.handle) }, "cuStreamSynchronize");
+        // It may fail for what other work did, and before this stream's is done. A context that is lost answers something else than this.
+        // SAFETY: as above.
+        while waited.is_err() && unsafe { (api.stream_query)(self.handle) } == NOT_READY {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        waited
     }
 }
 
