@@ -223,6 +223,9 @@ unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, 
         match attribute {
             1 => tell(data.cast::<usize>(), context),
             2 => tell(data.cast::<c_uint>(), 2),
+            3 | 7 => tell(data.cast::<usize>(), if attribute == 3 { at as usize } else { start }),
+            // Synchronous by itself, managed, shareable in the old way, mapped.
+            6 | 8 | 10 | 13 => tell(data.cast::<c_uint>(), c_uint::from(attribute == 13)),
             9 => tell(data.cast::<c_int>(), (context - CONTEXT) as c_int),
             11 => tell(data.cast::<usize>(), start),
             12 => tell(data.cast::<usize>(), len),

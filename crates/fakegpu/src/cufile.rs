@@ -25,6 +25,7 @@ const INVALID_VALUE: c_int = 5022;
 const MEMORY_ALREADY_REGISTERED: c_int = 5023;
 const MEMORY_NOT_REGISTERED: c_int = 5024;
 const HANDLE_ALREADY_REGISTERED: c_int = 5028;
+const NEW_FD_FAILED: c_int = 5031;
 const GPU_MEMORY_PINNING_FAILED: c_int = 5036;
 const NO_CONTEXT: c_int = 5047;
 
@@ -201,6 +202,10 @@ unsafe extern "C" fn cuFileHandleRegister(to: *mut usize, descr: *const Descr) -
         Some(_) => return answer(INVALID_VALUE),
         None => return answer(INVALID_FILE_TYPE),
     };
+    // The real one opens the file once more, by its name.
+    if is_deleted(fd) {
+        return answer(NEW_FD_FAILED);
+    }
     // SAFETY: asks for flags, touches no memory.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     if flags & REFUSED_FLAGS != 0 {
@@ -338,10 +343,19 @@ fn fail(errno: c_int) -> isize {
     -1
 }
 
-/// Which file a descriptor is, if a regular one.
-fn inode(fd: c_int) -> Option<(u64, u64)> {
+fn meta(fd: c_int) -> Option<libc::stat> {
     let mut meta = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `meta` has room, and is read only after it was written.
-    let meta = unsafe { (libc::fstat(fd, meta.as_mut_ptr()) == 0).then(|| meta.assume_init()) }?;
+    unsafe { (libc::fstat(fd, meta.as_mut_ptr()) == 0).then(|| meta.assume_init()) }
+}
+
+/// Whether a descriptor's file has lost its last name.
+fn is_deleted(fd: c_int) -> bool {
+    meta(fd).is_some_and(|meta| meta.st_nlink == 0)
+}
+
+/// Which file a descriptor is, if a regular one.
+fn inode(fd: c_int) -> Option<(u64, u64)> {
+    let meta = meta(fd)?;
     (meta.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((meta.st_dev, meta.st_ino))
 }

@@ -88,7 +88,9 @@ fn words(code: i32) -> &'static str {
             "the file could not be set up, most often because its mount is not supported; in a container, use a volume of ext4 or xfs, \
                  and mount the host's /run/udev read-only"
         }
-        5031 => "no further file descriptor; raise the limit of open files (ulimit -n)",
+        5031 => {
+            "the file cannot be opened once more: it was deleted, or the limit of open files (ulimit -n) is reached"
+        }
         5033 => "libcuda, or a function of it, is missing; update the NVIDIA driver",
         5034 => "switched off by cufile.json, or this file system is on its denylist",
         5035 => "an entry of a batch was not submitted",

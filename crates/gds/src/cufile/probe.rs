@@ -1,10 +1,10 @@
-use std::fs::{self, OpenOptions};
-use std::hash::{BuildHasher, RandomState};
+use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use kvtier_disk::inspect::Scratch;
 use kvtier_mem::Arena;
 use kvtier_mem::cuda::Gpu;
 
@@ -14,27 +14,17 @@ use super::{Driver, File};
 
 const LEN: usize = 64 << 10;
 
-/// Writes and reads a file of the directory through cuFile and compares: what it promises is believed only then. The file has no name while
-/// it is used. Given up, with a thread, when it takes longer than `wait`.
+/// Writes and reads a file of the directory through cuFile and compares: what it promises is believed only then. The file has a name until
+/// the end, because libcufile opens it once more by that; what a killed probe leaves the next one removes. Given up, with a thread, when it
+/// takes longer than `wait`.
 pub fn probe(driver: Driver, gpu: &Gpu, dir: &Path, wait: Duration) -> Result<(), String> {
-    let file = nameless(dir).map_err(|e| format!("no file for direct I/O in {}: {e}", dir.display()))?;
+    let failed = |e: std::io::Error| format!("no file for direct I/O in {}: {e}", dir.display());
+    let scratch = Scratch::new(dir, "probe").map_err(failed)?;
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create_new(true).custom_flags(nix::libc::O_DIRECT);
+    let file: OwnedFd = options.open(scratch.path().join("file")).map_err(failed)?.into();
     let (gpu, what) = (gpu.clone(), format!("cuFile's transfer to a file in {}", dir.display()));
     watched(&what, wait, move || compare(driver, &file, &gpu))?
-}
-
-/// A file without a name. Where the file system makes none, one whose name is gone at once, and was nobody's before.
-fn nameless(dir: &Path) -> std::io::Result<OwnedFd> {
-    let options = |flags| {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).custom_flags(nix::libc::O_DIRECT | flags);
-        options
-    };
-    if let Ok(file) = options(nix::libc::O_TMPFILE).open(dir) {
-        return Ok(file.into());
-    }
-    let path = dir.join(format!("gds-probe.{:016x}", RandomState::new().hash_one(std::process::id())));
-    let file = options(0).create_new(true).open(&path)?;
-    fs::remove_file(&path).map(|()| file.into())
 }
 
 fn compare(driver: Driver, file: &OwnedFd, gpu: &Gpu) -> Result<(), String> {
