@@ -398,6 +398,7 @@ impl<M: Mover> Observe for Disk<M> {
         let fault = self.shared.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut reasons = vec![self.shared.mover.describe()];
         reasons.extend(fault.map(|f| format!("last fault: {f}")));
+        reasons.extend(self.shared.tell_of_restoring());
         reasons.extend(self.shared.home.foreign().map(Foreign::describe));
         reasons.extend(self.shared.geometry.describe());
         let mut counters = self.shared.counters.all();

@@ -3,10 +3,18 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use crate::counters::add;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
 impl<M: Mover> Shared<M> {
+    /// What an operator should know of it, also after other faults; `None` where it never happened.
+    pub fn tell_of_restoring(&self) -> Option<String> {
+        let times = self.restored.load(Ordering::Relaxed);
+        let own = self.home.own();
+        (times > 0).then(|| format!("{} was deleted and made again, so often: {times}", own.display()))
+    }
+
     /// Sees that the directory's own affairs are where they were, and makes them again if not. Answers whether they are there.
     pub fn restore_home(&self) -> bool {
         let restored = self.home.restore().and_then(|anew| if anew { self.go_on_anew() } else { Ok(()) });
@@ -16,6 +24,8 @@ impl<M: Mover> Shared<M> {
 
     fn go_on_anew(&self) -> io::Result<()> {
         let own = self.home.own();
+        // Counted for itself: the next fault takes the place of this one.
+        add(&self.restored, 1);
         self.fault(format!("{} was deleted; made it again: the order of use is lost, chunks are not", own.display()));
         self.journal.rename(self.home.corner().name());
         self.ledger.reopen(&own)?;

@@ -66,6 +66,8 @@ pub struct Shared<M> {
     listeners: RwLock<Vec<Arc<dyn Listener>>>,
     began: Instant,
     pub last_fault: Mutex<Option<String>>,
+    /// How often `.kvtier` was deleted under us, and made again.
+    pub restored: AtomicU64,
     turn: AtomicU64,
 }
 
@@ -114,6 +116,7 @@ impl<M: Mover> Shared<M> {
             listeners: RwLock::default(),
             began: Instant::now(),
             last_fault: Mutex::default(),
+            restored: AtomicU64::new(0),
             turn: AtomicU64::new(0),
         }
     }

@@ -55,10 +55,10 @@ pub fn files_bytes(dir: &Path) -> u64 {
     files(dir).values().sum()
 }
 
-/// What all processes together say they have written and are writing.
+/// What all processes together say they have written and are writing; 0 while there is no ledger, because somebody makes it again.
 pub fn ledger(dir: &Path) -> u64 {
     loop {
-        let bytes = fs::read(dir.join(".kvtier/ledger")).unwrap();
+        let Ok(bytes) = fs::read(dir.join(".kvtier/ledger")) else { return 0 };
         if let Some(Ok(total)) = bytes.get(8..16).map(<[u8; 8]>::try_from) {
             return u64::from_le_bytes(total);
         }
