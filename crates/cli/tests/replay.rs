@@ -205,8 +205,11 @@ fn eight_at_once_with_a_second_process_no_byte_is_wrong() {
     for field in ["wall_s", "cpu_s"] {
         assert!(out[field].as_f64().unwrap() > 0.0);
     }
+    let found: u64 = out["tiers"].as_array().unwrap().iter().map(|tier| tier["found"].as_u64().unwrap()).sum();
+    assert!(found >= out["prefix_hits"].as_u64().unwrap(), "some tier answered for each block of a prefix");
     let tier = &out["tiers"][1];
     assert_eq!(tier["name"], "file");
+    assert!(tier["found"].as_u64().unwrap() > 0, "memory is too small for all");
     for field in ["hits", "misses", "bytes_loaded", "bytes_saved", "load_p50_ms", "load_p99_ms"] {
         assert!(tier[field].is_number(), "{field}");
     }

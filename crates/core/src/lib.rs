@@ -9,6 +9,7 @@
 
 mod answer;
 mod batch;
+mod bitmap;
 mod caps;
 mod ctx;
 mod error;
@@ -23,6 +24,7 @@ mod timekeeper;
 
 pub use answer::Answer;
 pub use batch::{Batch, Slot};
+pub use bitmap::Bitmap;
 pub use caps::Caps;
 pub use ctx::{Chain, Class, Ctx, Hint, Hold, Mode};
 pub use error::{Error, ErrorKind};

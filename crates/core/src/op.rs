@@ -1,7 +1,7 @@
 use kvtier_key::Key;
 use kvtier_mem::{Lease, View};
 
-use crate::Error;
+use crate::{Bitmap, Error};
 
 /// Load the chunk `key` into the leases, in order, as if they were one buffer.
 #[derive(Debug)]
@@ -161,12 +161,26 @@ pub struct LookedUp {
     pub found: Vec<Presence>,
     /// The hold on the hits, if one was asked for and anything was hit.
     pub hold: Option<HoldId>,
+    /// From a stack: for each of its tiers, the fastest first, which of the keys it answers for. A key that several tiers have is the
+    /// fastest one's, since no other is asked for it. Empty from a tier that is one medium.
+    pub tiers: Vec<Bitmap>,
 }
 
 impl LookedUp {
     /// An answer.
     pub fn new(found: Vec<Presence>, hold: Option<HoldId>) -> Self {
-        LookedUp { found, hold }
+        LookedUp { found, hold, tiers: Vec::new() }
+    }
+
+    /// The same with which tier of a stack answers for which key.
+    pub fn with_tiers(mut self, tiers: Vec<Bitmap>) -> Self {
+        self.tiers = tiers;
+        self
+    }
+
+    /// The tier of a stack that answers for key `n`, 0 the fastest; `None` where none does, and from a tier that is one medium.
+    pub fn tier_of(&self, n: usize) -> Option<usize> {
+        self.tiers.iter().position(|keys| keys.has(n))
     }
 
     /// How many keys from the first are hits without a gap.

@@ -155,6 +155,28 @@ fn a_prefix_may_lie_in_several_tiers_and_a_hold_is_kept_where_the_bytes_are() {
 }
 
 #[test]
+fn a_lookup_says_which_tier_answers_for_which_key() {
+    let (top, low, last, arena) = (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
+    let stack = Stack::new("three", vec![top.clone(), low.clone(), last.clone()]).unwrap();
+    let all: [(&dyn Tier, &[u64]); 3] = [(&*top, &[0, 65]), (&*low, &[0, 1, 66]), (&*last, &[1, 2])];
+    for (tier, has) in all {
+        has.iter().for_each(|n| assert_eq!(save(tier, &arena, *n, LEN), Saved::Stored));
+    }
+    let numbers: Vec<u64> = (0..70).collect();
+    let tiers = |looked: &LookedUp| looked.tiers.iter().map(|keys| keys.iter().collect::<Vec<_>>()).collect::<Vec<_>>();
+    for mode in [Mode::Each, Mode::Prefix] {
+        let looked = lookup(&stack, &numbers, mode, Hold::None);
+        assert_eq!(tiers(&looked), [vec![0, 65], vec![1, 66], vec![2]], "each key is with the fastest that has it");
+        let of: Vec<_> = (0..4).map(|n| looked.tier_of(n)).collect();
+        assert_eq!((of, looked.prefix_len()), (vec![Some(0), Some(1), Some(2), None], 3));
+    }
+    low.break_it();
+    let looked = lookup(&stack, &numbers, Mode::Each, Hold::None);
+    assert_eq!(tiers(&looked), [vec![0, 65], vec![], vec![1, 2]], "another tier has one of them too");
+    assert!(lookup(&*top, &numbers, Mode::Each, Hold::None).tiers.is_empty(), "one medium has no tiers");
+}
+
+#[test]
 fn a_deadline_is_kept_while_a_tier_hangs_and_the_memory_comes_home() {
     let t = two();
     save(&*t.low, &t.arena, 1, LEN);

@@ -23,12 +23,14 @@ pub fn print(
         .tiers
         .iter()
         .zip(meters)
-        .map(|(tier, meter)| {
+        .zip(&outcome.found)
+        .map(|((tier, meter), found)| {
             let (mut m, status, usage) = (take(meter), tier.status(), tier.usage());
             let gb = (m.bytes_loaded + m.bytes_saved) as f64 / 1e9;
             let cpu_s = m.calls_cpu_s + own_threads_cpu_s(&tier.caps().name, &status.reasons);
             json!({
                 "name": &*tier.caps().name,
+                "found": found,
                 "hits": m.hits,
                 "misses": m.misses,
                 "hit_ratio": m.hits as f64 / (outcome.blocks as f64).max(1.0),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
-use kvtier::core::{Chain, Class, Ctx, Digest, Done, Hold, Key, Load, Loaded, Mode, Namespace, Save};
+use kvtier::core::{Chain, Class, Ctx, Digest, Done, Hold, Key, Load, Loaded, LookedUp, Mode, Namespace, Save};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
 use kvtier::{Tier, TierExt};
 
@@ -30,6 +30,8 @@ pub struct Outcome {
     pub requests: u64,
     pub blocks: u64,
     pub prefix_hits: u64,
+    /// Of the blocks that lookups promised, how many each tier has, the fastest that has a block.
+    pub found: Vec<u64>,
     pub loads: u64,
     pub peer_loads: u64,
     pub wrong_bytes: u64,
@@ -58,6 +60,7 @@ struct Replay<'a> {
     peer: Option<Mutex<Peer>>,
     blocks: AtomicU64,
     prefix_hits: AtomicU64,
+    found: Vec<AtomicU64>,
     loads: AtomicU64,
     peer_loads: AtomicU64,
     wrong: AtomicU64,
@@ -83,6 +86,7 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
     let slot = chunk.next_multiple_of(4096);
     let batch = (FLIGHT_BYTES_MAX / (concurrency * slot)).clamp(1, BATCH_MAX);
     let arena = Arena::new(ArenaConfig::huge(concurrency * batch * slot));
+    let found = job.meters.iter().map(|_| AtomicU64::new(0)).collect();
     let replay = Replay {
         job,
         ns: namespace(chunk),
@@ -91,6 +95,7 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
         peer: peer.map(Mutex::new),
         blocks: AtomicU64::new(0),
         prefix_hits: AtomicU64::new(0),
+        found,
         loads: AtomicU64::new(0),
         peer_loads: AtomicU64::new(0),
         wrong: AtomicU64::new(0),
@@ -122,6 +127,7 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
         requests: requests.len() as u64,
         blocks: replay.blocks.into_inner(),
         prefix_hits: replay.prefix_hits.into_inner(),
+        found: replay.found.into_iter().map(AtomicU64::into_inner).collect(),
         loads: replay.loads.into_inner(),
         peer_loads: replay.peer_loads.into_inner(),
         wrong_bytes: replay.wrong.into_inner(),
@@ -141,6 +147,7 @@ impl Replay<'_> {
         let found = self.job.top.lookup(&ctx, Arc::clone(&keys), mode, Hold::For(STEP_MAX)).wait();
         let found = found.context("lookup failed")?;
         let promised = found.prefix_len();
+        self.note_who(&found, promised);
         let mut loaded = 0;
         while loaded < promised {
             let end = promised.min(loaded + self.batch);
@@ -162,6 +169,17 @@ impl Replay<'_> {
         // Until the request is over, so that what it saves does not push out what it stands on.
         found.hold.into_iter().for_each(|hold| self.job.top.release(hold));
         saved
+    }
+
+    /// Counts which tiers answer for the blocks that a lookup promised; a tier by itself for all.
+    fn note_who(&self, found: &LookedUp, promised: usize) {
+        for (at, count) in self.found.iter().enumerate() {
+            let blocks = match found.tiers.get(at) {
+                Some(keys) => keys.iter().take_while(|n| *n < promised).count(),
+                None => promised,
+            };
+            count.fetch_add(blocks as u64, Ordering::Relaxed);
+        }
     }
 
     fn save_rest(&self, ids: &[u64], keys: &[Key], loaded: usize) -> Result<()> {

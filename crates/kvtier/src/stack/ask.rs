@@ -2,17 +2,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use kvtier_core::{Ctx, Error, ErrorKind, Hold, Key, LookedUp, Mode, Presence, Removed};
+use kvtier_core::{Bitmap, Ctx, Error, ErrorKind, Hold, Key, LookedUp, Mode, Presence, Removed};
 
 use super::flights::Flight;
 use super::holds::{HOLDS_MAX, Parts};
 use super::{Inner, add};
 
 impl Inner {
-    /// Asks the tiers from the top, each for what those above it have not. Where one failed, what nobody else has is `Unknown`; an error
-    /// only when all of them failed.
+    /// Asks the tiers from the top, each for what those above it have not, and notes who answered for what. Where one failed, what nobody
+    /// else has is `Unknown`; an error only when all of them failed.
     pub async fn lookup(&self, ctx: &Ctx, keys: &[Key], mode: Mode, hold: Hold) -> Result<LookedUp, Error> {
         let mut found = vec![Presence::Miss; keys.len()];
+        let mut tiers = vec![Bitmap::new(keys.len()); self.tiers.len()];
         let (mut held, mut failed, mut answered) = (Parts::new(), None, keys.is_empty());
         for (at, tier) in self.tiers.iter().enumerate() {
             let missing: Vec<usize> = (0..keys.len()).filter(|i| !found[*i].is_hit()).collect();
@@ -30,7 +31,12 @@ impl Inner {
                 }
                 Ok(answer) => {
                     answered = true;
-                    missing.iter().zip(&answer.found).for_each(|(i, presence)| found[*i] = *presence);
+                    for (i, presence) in missing.iter().zip(&answer.found) {
+                        found[*i] = *presence;
+                        if presence.is_hit() {
+                            tiers[at].set(*i);
+                        }
+                    }
                     held.extend(answer.hold.map(|id| (at, id)));
                 }
                 Err(e) => {
@@ -45,7 +51,7 @@ impl Inner {
             Some(_) => found.iter_mut().filter(|p| **p == Presence::Miss).for_each(|p| *p = Presence::Unknown),
             None => {}
         }
-        Ok(LookedUp::new(found, hold))
+        Ok(LookedUp::new(found, hold).with_tiers(tiers))
     }
 
     fn keep(&self, held: Parts, hold: Hold) -> Result<Option<kvtier_core::HoldId>, Error> {
