@@ -72,7 +72,11 @@ pub fn test() -> Result<u64> {
 /// from.
 pub fn stage(profile: &str) -> Result<PathBuf> {
     // For tests all libraries with the features that `cargo test` gives them, which takes naming the examples too: little is left to build.
-    let what = if profile == "dev" { "--workspace --features kvtier-s3/tls-direct --examples" } else { "-p kvtier-py" };
+    let what = if profile == "dev" {
+        "--workspace --features kvtier-s3/tls-direct,kvtier/metrics --examples"
+    } else {
+        "-p kvtier-py"
+    };
     Cmd::new(&format!("cargo build --locked --lib --profile {profile} {what}")).run()?;
     let package = root().join("target/py/kvtier");
     let _ = fs::remove_dir_all(&package);

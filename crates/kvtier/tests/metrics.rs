@@ -107,6 +107,19 @@ fn the_server_ends_at_once_whoever_is_slow() {
     assert!(!matches!(slow.read_to_end(&mut rest), Ok(n) if n > 0), "it has gone");
 }
 
+#[cfg(feature = "s3")]
+#[test]
+fn a_bucket_shows_the_counters_of_the_table() {
+    use kvtier::s3::tier::{S3Tier, TierConfig};
+    use kvtier::s3::{Config, Credentials, Place};
+    // Nobody listens there.
+    let endpoint = Place::of("http://127.0.0.1:9").bucket("b").region("us-east-1").resolve().unwrap();
+    let status = S3Tier::open(TierConfig::new(Config::new(endpoint, Credentials::new("a", "b")))).unwrap().status();
+    let shown: Vec<_> = status.counters.iter().map(|(name, _)| *name).collect();
+    let table: Vec<_> = metrics::all().filter(|m| m.tier == "s3").map(|m| m.name).collect();
+    assert_eq!(shown, table);
+}
+
 #[cfg(feature = "gds")]
 #[test]
 fn a_gpu_tier_shows_a_file_tiers_counters_and_its_own() {

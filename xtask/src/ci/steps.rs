@@ -55,7 +55,10 @@ fn has_advisories() -> bool {
 }
 
 pub fn clippy_all(_: &mut Run) -> Result<Outcome> {
-    Cmd::new("cargo clippy --locked --workspace --features kvtier-s3/tls-direct --all-targets -- -D warnings").run()?;
+    Cmd::new(
+        "cargo clippy --locked --workspace --features kvtier-s3/tls-direct,kvtier/metrics --all-targets -- -D warnings",
+    )
+    .run()?;
     Ok(Outcome::Passed)
 }
 
@@ -88,7 +91,7 @@ pub fn features(run: &mut Run) -> Result<Outcome> {
 
 /// The whole workspace is built at once, as `cargo test` does it: there is nothing left to build then.
 pub fn examples(run: &mut Run) -> Result<Outcome> {
-    Cmd::new("cargo build --locked --workspace --features kvtier-s3/tls-direct --examples").run()?;
+    Cmd::new("cargo build --locked --workspace --features kvtier-s3/tls-direct,kvtier/metrics --examples").run()?;
     let mut count = 0;
     for example in run.packages.iter().flat_map(|package| package.targets_of("example")) {
         let program = workspace::target_dir().join("debug/examples").join(&example.name);

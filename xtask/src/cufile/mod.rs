@@ -22,7 +22,8 @@ pub fn test() -> Result<Result<Count, String>> {
         Ok(library) => library,
         Err(e) => return Ok(Err(format!("the Python package {PACKAGE} cannot be had: {e:#}"))),
     };
-    let tests = Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct --test real_cufile");
+    let tests =
+        Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct,kvtier/metrics --test real_cufile");
     let mut tests = tests.env("KVTIER_CUFILE", text(&library)).limit_s(LIMIT_S);
     if !Path::new("/proc/modules").exists() {
         match shim() {

@@ -43,6 +43,7 @@ const PANELS: &[(&str, &str, &[(&str, &str)])] = &[
         "ops",
         &[
             ("rate(kvtier_io_errors_total[$__rate_interval])", "{{tier}} errors"),
+            ("rate(kvtier_errors_total[$__rate_interval])", "{{tier}} errors of the store"),
             ("rate(kvtier_tier_errors_total[$__rate_interval])", "{{tier}} errors of tiers"),
             ("rate(kvtier_throttled_total[$__rate_interval])", "{{tier}} throttled"),
             ("rate(kvtier_stranded_total[$__rate_interval])", "{{tier}} stranded"),

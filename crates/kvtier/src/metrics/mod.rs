@@ -49,7 +49,7 @@ pub enum Stability {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Metric {
-    /// The kind of tier that has it: `host`, `file`, `gds` or `stack`.
+    /// The kind of tier that has it: `host`, `file`, `gds`, `s3` or `stack`.
     pub tier: &'static str,
     /// Its name in [`Status::counters`](kvtier_core::Status).
     pub name: &'static str,
@@ -159,9 +159,51 @@ const GDS: &[Metric] = metrics! { "gds":
     Stable Ops event_waits "times that work on a GPU waited for an event of the caller's",
 };
 
+const S3: &[Metric] = metrics! { "s3":
+    Stable Ops hits "loads answered with bytes",
+    Stable Ops misses_absent "loads of keys that are not here",
+    Stable Ops misses_corrupt "loads of objects that failed a check",
+    Stable Ops misses_length "loads into memory of the wrong size",
+    Stable Ops misses_unverified "loads refused because the chunk has no facts and `verify: strict` demands them",
+    Stable Bytes loaded_bytes "payload of the hits",
+    Stable Ops unverified "loads that were hits although the chunk has no facts, in a foreign layout",
+    Stable Chunks stored "chunks written",
+    Stable Ops present "saves of what was already here",
+    Stable Ops shed "saves not taken for want of room",
+    Stable Bytes saved_bytes "payload of the chunks stored",
+    Stable Chunks evicted "chunks deleted for room",
+    Stable Ops delete_requests "requests that delete, of many objects or one",
+    Stable Chunks delete_failures "chunks that the store did not delete when it was asked to",
+    Stable Chunks condemned "objects found damaged: misses until the next save writes over them",
+    Stable Chunks vanished "chunks that somebody else deleted, as found out",
+    Stable Chunks discovered "chunks that somebody else wrote, as found out",
+    Experimental Chunks listed "objects of ours that listings showed",
+    Experimental Ops listed_lookups "lookups answered by one listing instead of a request for each key",
+    Experimental Ops sweeps "listings of the whole bucket",
+    Experimental Chunks restored "chunks that the snapshot told of at the start",
+    Experimental Ops journaled "uses and changes written to this node's journal",
+    Experimental Ops merged "uses and changes read from the journals of others",
+    Experimental Ops snapshots "snapshots written",
+    Stable Ops uploads_aborted "uploads that nobody finished, given up for the store's sake",
+    Experimental Ops heads "objects asked for without their bytes",
+    Experimental Ops loads_in_ranges "loads by several ranges at once",
+    Experimental Ops saves_in_parts "saves in several parts",
+    Experimental Ops conditional_puts "saves that asked the store to keep what is there",
+    Experimental Bytes copied_bounce_bytes "copy ledger: payload that went through bounce memory, because it lay in pieces",
+    Experimental Bytes summed_save_bytes "copy ledger: payload summed for saves; none when the view knew its sums",
+    Stable Ops errors "answers that were errors of the store or the way to it",
+    Stable Ops throttled "ops turned away because too much was in flight",
+    Stable Ops stranded "ops past their deadline whose memory was still in use",
+    Stable Ops requests_put "requests that write, retries included, as they are charged",
+    Stable Ops requests_list "requests that list, likewise",
+    Stable Ops requests_get "requests that read, likewise",
+    Stable Ops requests_head "requests that ask without reading, likewise",
+    Stable Ops requests_delete "requests that delete, likewise",
+};
+
 /// Every counter of every kind of tier, in the order in which the tier shows them. A `gds` tier has those of `file` besides its own.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
-    HostCounters::TABLE.iter().chain(FILE).chain(GDS).chain(StackCounters::TABLE)
+    HostCounters::TABLE.iter().chain(FILE).chain(GDS).chain(S3).chain(StackCounters::TABLE)
 }
 
 impl fmt::Display for Unit {
