@@ -37,5 +37,5 @@ pub use kvtier_mem::{Lease, Place, View};
 pub use observe::{Cursor, Event, KeyInfo, KeyPage, Listener, Observe, Status, TenantUsage, Usage};
 pub use op::{Done, HoldId, Load, Loaded, LookedUp, MissReason, Op, Presence, Removed, Save, Saved, ShedReason};
 pub use ticket::{Completer, Lost, Ticket, ticket};
-pub use tier::{Spill, Spilled, Tier};
+pub use tier::{OTHER_TENANTS, Spill, Spilled, Tier};
 pub use timekeeper::{Expire, Timekeeper};

@@ -34,6 +34,33 @@ pub struct Usage {
     pub tenants: Vec<TenantUsage>,
 }
 
+impl Usage {
+    /// The share of the cap that is used, above 1 when more lies there than may: LMCache's `get_usage()`. `None` (-1 there) without a cap,
+    /// with a cap of 0, and while nobody knows what is used.
+    pub fn fraction(&self) -> Option<f64> {
+        let capacity = self.capacity_bytes.filter(|bytes| *bytes > 0)?;
+        self.used_bytes.map(|used| used as f64 / capacity as f64)
+    }
+
+    /// What is in this and another medium together; what is in both counts twice, as it takes up room twice. Unknown, and without a cap,
+    /// where one of them is.
+    pub fn and(mut self, other: Usage) -> Self {
+        let sum = |a: Option<u64>, b: Option<u64>| a?.checked_add(b?);
+        self.used_bytes = sum(self.used_bytes, other.used_bytes);
+        self.capacity_bytes = sum(self.capacity_bytes, other.capacity_bytes);
+        self.chunks += other.chunks;
+        for more in other.tenants {
+            match self.tenants.iter_mut().find(|one| one.tenant == more.tenant) {
+                Some(one) => {
+                    (one.used_bytes, one.chunks) = (one.used_bytes + more.used_bytes, one.chunks + more.chunks)
+                }
+                None => self.tenants.push(more),
+            }
+        }
+        self
+    }
+}
+
 /// What one tenant uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantUsage {
@@ -119,5 +146,35 @@ impl Status {
     /// The counter of this name; 0 when there is none.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(used_bytes: Option<u64>, capacity_bytes: Option<u64>) -> Usage {
+        Usage { used_bytes, capacity_bytes, ..Usage::default() }
+    }
+
+    #[test]
+    fn what_share_is_used_is_unknown_without_a_cap() {
+        assert_eq!(usage(Some(30), Some(120)).fraction(), Some(0.25));
+        assert_eq!(usage(Some(180), Some(120)).fraction(), Some(1.5));
+        for unknown in [usage(Some(30), Some(0)), usage(Some(0), Some(0)), usage(Some(30), None), usage(None, Some(9))]
+        {
+            assert_eq!(unknown.fraction(), None, "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn two_media_add_up_tenant_by_tenant() {
+        let of = |tenant: &str, chunks| TenantUsage { tenant: tenant.into(), used_bytes: 10 * chunks, chunks };
+        let with = |tenants: Vec<TenantUsage>| Usage { chunks: 3, tenants, ..usage(Some(30), Some(100)) };
+        let both = with(vec![of("a", 1), of("b", 2)]).and(with(vec![of("c", 2), of("a", 1)]));
+        assert_eq!((both.used_bytes, both.capacity_bytes, both.chunks), (Some(60), Some(200), 6));
+        assert_eq!(both.tenants, [of("a", 2), of("b", 2), of("c", 2)]);
+        let unknown = with(vec![]).and(usage(None, None));
+        assert_eq!((unknown.used_bytes, unknown.capacity_bytes), (None, None));
     }
 }

@@ -47,15 +47,33 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// All that is there together with a chunk or not at all, itself included, in no order that means anything. `None` for a chunk on its own,
+    /// for one that nobody told of, and from tiers that know no [sets](Ctx::together).
+    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        let _ = key;
+        None
+    }
+
     /// Hands what it evicts to `spill` from now on, before the bytes go. `false` from tiers that cannot.
     fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
         let _ = spill;
         false
     }
 
+    /// Limits from now on what one tenant (cache salt) may have here, in bytes; `None` ends its limit, and [`OTHER_TENANTS`] are all that have
+    /// none of their own. What is there above it goes with the tenant's next save. `false` from tiers that limit nobody; nothing changes
+    /// then. A tier that is opened again has the limits of its configuration.
+    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        let _ = (tenant, bytes);
+        false
+    }
+
     /// Takes no more work and resolves when all that was taken has ended and memory is back. Ops after it answer `Closed`.
     fn close(&self) -> Ticket<Result<(), Error>>;
 }
+
+/// What [`Tier::limit`] and configurations call all tenants that have no limit of their own. The one without a name is none of them.
+pub const OTHER_TENANTS: &str = "*";
 
 /// A chunk that a tier gave up.
 #[derive(Clone, Debug)]

@@ -66,7 +66,7 @@ pub struct DiskConfig {
     pub bounce_bytes: usize,
     /// Which chunks go first.
     pub policy: PolicyKind,
-    /// How much each tenant (cache salt) may have; needs [`PolicyKind::IsolatedLru`]. Each process keeps to it by itself.
+    /// How much each tenant (cache salt) may have. Each process keeps to it by itself.
     pub quotas: Quotas,
     /// Eviction to the letter as LMCache does it, on top. Each process does it by itself.
     pub compat: Option<Compat>,
@@ -135,9 +135,6 @@ impl DiskConfig {
         }
         if let Some(Err(e)) = self.compat.map(|compat| compat.check()) {
             return Err(Error::new(ErrorKind::Invalid, "these shares cannot be").with_source(e));
-        }
-        if let Err(e) = self.quotas.check(self.policy) {
-            return Err(Error::new(ErrorKind::Invalid, "these quotas cannot be").with_source(e));
         }
         if self.chunk_shape.is_some() && !self.layout.has_headers() {
             return bad(format!(

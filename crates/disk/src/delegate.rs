@@ -6,8 +6,8 @@ macro_rules! tier_of_disk {
             use std::sync::Arc;
 
             use $crate::kvtier_core::{
-                Caps, Ctx, Cursor, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, Mode,
-                Observe, Removed, Save, Saved, Status, Ticket, Tier, Usage,
+                Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp,
+                Mode, Observe, Removed, Save, Saved, Status, Ticket, Tier, Usage,
             };
 
             impl Tier for $tier {
@@ -43,6 +43,14 @@ macro_rules! tier_of_disk {
 
                 fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
                     self.0.ready(ctx)
+                }
+
+                fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+                    self.0.set_of(key)
+                }
+
+                fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+                    self.0.limit(tenant, bytes)
                 }
 
                 fn close(&self) -> Ticket<Result<(), Error>> {

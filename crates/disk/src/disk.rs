@@ -2,9 +2,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{
-    Answer, Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo, KeyPage,
-    Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage,
-    Ticket, Tier, Timekeeper, Usage,
+    Answer, Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo,
+    KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op, Removed, Save, Saved, ShedReason,
+    Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
@@ -235,9 +235,19 @@ fn free_min(path: &std::path::Path) -> std::io::Result<u64> {
 impl<M: Mover> Shared<M> {
     /// Limits what tenants may have.
     fn limit(&self, quotas: &Quotas) {
-        let mut index = self.index();
-        index.set_quota_of_others(quotas.others);
-        quotas.of.iter().for_each(|(name, bytes)| index.set_quota(self.tenants.id(name), Some(*bytes)));
+        self.index().set_quota_of_others(quotas.others);
+        quotas.of.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
+    }
+
+    /// Limits what one tenant may have, or all others.
+    fn limit_one(&self, name: &str, bytes: Option<u64>) {
+        match name {
+            OTHER_TENANTS => self.index().set_quota_of_others(bytes),
+            name => {
+                let tenant = self.tenants.id(name);
+                self.index().set_quota(tenant, bytes);
+            }
+        }
     }
 
     /// Deletes what is over the cap, as far as it can be deleted.
@@ -354,6 +364,15 @@ impl<M: Mover> Tier for Disk<M> {
         let ticket = self.shared.gate.ready(ctx.deadline);
         self.hands.clock.at(ctx.deadline, &self.shared.gate.expiry());
         ticket
+    }
+
+    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.shared.index().set_of(key.digest())
+    }
+
+    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.shared.limit_one(tenant, bytes);
+        true
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

@@ -148,6 +148,10 @@ impl Policy for IsolatedLru {
         }
     }
 
+    fn knows_owners(&self) -> bool {
+        true
+    }
+
     fn victim_of(&mut self, group: u32) -> Option<u32> {
         loop {
             let slot = self.owners.get(&group)?.list.coldest;

@@ -410,6 +410,11 @@ impl Policy for KvPolicy {
         false
     }
 
+    fn may_go(&self, slot: u32) -> bool {
+        let node = self.nodes.is_tracked(slot).then(|| self.nodes[slot]);
+        node.is_none_or(|node| matches!(node.kids(), 0 | KIDS_MAX) && node.class() != RETAINED)
+    }
+
     fn len(&self) -> usize {
         self.nodes.len()
     }

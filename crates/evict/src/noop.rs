@@ -45,6 +45,11 @@ impl Policy for Noop {
         None
     }
 
+    /// Nobody's slots go.
+    fn knows_owners(&self) -> bool {
+        true
+    }
+
     fn len(&self) -> usize {
         self.0.len()
     }

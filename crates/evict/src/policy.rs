@@ -182,6 +182,17 @@ pub trait Policy: Debug + Send {
         true
     }
 
+    /// Whether the slot can go before others without harm: nothing that stays is of no use without it, and nobody asked to keep it.
+    fn may_go(&self, slot: u32) -> bool {
+        let _ = slot;
+        true
+    }
+
+    /// Whether [`victim_of`](Policy::victim_of) has an answer; [`Owners`](crate::Owners) gives one to the others.
+    fn knows_owners(&self) -> bool {
+        false
+    }
+
     /// The slot of this owner that should go next; `None` from policies that do not divide by owner.
     fn victim_of(&mut self, group: u32) -> Option<u32> {
         let _ = group;

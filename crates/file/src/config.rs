@@ -111,7 +111,7 @@ impl FileConfig {
         self
     }
 
-    /// Limits how much each tenant (cache salt) may have; needs [`PolicyKind::IsolatedLru`].
+    /// Limits how much each tenant (cache salt) may have.
     pub fn with_quotas(mut self, quotas: Quotas) -> Self {
         self.disk.quotas = quotas;
         self

@@ -49,15 +49,35 @@ fn whose_chunks_are_whose_survives_an_orderly_end_and_a_death() {
     std::thread::sleep(Duration::from_millis(200));
     let copy = as_left_by_the_dead(dir.path());
     drop(f);
-    for left in [dir.path(), copy.path()] {
+    for (left, policy) in [(dir.path(), PolicyKind::IsolatedLru), (copy.path(), PolicyKind::Default)] {
         let quotas = Quotas::new().with("a", 2 * FILE);
-        let again = config(left, 10).with_policy(PolicyKind::IsolatedLru).with_quotas(quotas);
+        let again = config(left, 10).with_policy(policy).with_quotas(quotas);
         let f = Fixture::new(FileTier::open(again).unwrap());
         assert_eq!(tenants(&f), expected);
         // So its quota holds at once.
         assert_eq!(f.save(&f.key_of("a", 4), LEN), Saved::Stored);
         assert_eq!(tenants(&f), expected);
     }
+}
+
+#[test]
+fn a_quota_set_at_run_time_holds_from_the_next_save_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 40);
+    let there =
+        |tenant: &str| (0..8).filter(|n| matches!(f.load(&f.key_of(tenant, *n), LEN), Loaded::Hit { .. })).count();
+    for (tenant, n) in (0..6).flat_map(|n| [("a", n), ("b", n)]) {
+        assert_eq!(f.save(&f.key_of(tenant, n), LEN), Saved::Stored);
+    }
+    assert!(f.tier.limit("a", Some(3 * FILE)));
+    assert_eq!(f.save(&f.key_of("a", 6), LEN), Saved::Stored);
+    assert_eq!((there("a"), there("b")), (3, 6));
+    assert!(f.tier.limit("*", Some(2 * FILE)) && f.tier.limit("a", None));
+    assert_eq!(f.save(&f.key_of("b", 6), LEN), Saved::Stored);
+    assert_eq!((there("a"), there("b")), (3, 2));
+    assert!(f.tier.limit("*", None));
+    assert_eq!(f.save(&f.key_of("b", 7), LEN), Saved::Stored);
+    assert_eq!((there("a"), there("b")), (3, 3));
 }
 
 /// However busy its keeper is at that moment: with a flush every millisecond it is mostly in the middle of one.

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
-use kvtier_evict::PolicyKind;
+use kvtier_evict::{Owners, PolicyKind};
 
-use crate::{ChainPlace, Entry, Index, InvalidConfig, Refusal, Reserve, TenantId, VICTIMS_MAX};
+use crate::slab::State;
+use crate::{ChainPlace, Chunk, Entry, Index, Refusal, Reserve, TenantId, VICTIMS_MAX};
 
 /// What a write asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,15 +72,6 @@ impl Quotas {
     pub fn is_empty(&self) -> bool {
         self.of.is_empty() && self.others.is_none()
     }
-
-    /// Limits need a policy that knows whose chunks are whose.
-    pub fn check(&self, policy: PolicyKind) -> Result<(), InvalidConfig> {
-        if self.is_empty() || policy == PolicyKind::IsolatedLru {
-            return Ok(());
-        }
-        let what = "quotas are set, and the policy does not know owners";
-        Err(InvalidConfig { what, fix: "set the policy isolated-lru" })
-    }
 }
 
 /// Limits, and what counts towards them besides what is there.
@@ -123,7 +115,7 @@ impl Limits {
     }
 }
 
-/// Takes from a sum; sums of nothing are not kept. What came before there were limits was not added.
+/// Takes from a sum; sums of nothing are not kept. What was claimed before there were limits was not added.
 fn take(sums: &mut HashMap<TenantId, u64>, tenant: TenantId, bytes: u64) {
     if let Some(sum) = sums.get_mut(&tenant) {
         *sum = sum.saturating_sub(bytes);
@@ -134,18 +126,43 @@ fn take(sums: &mut HashMap<TenantId, u64>, tenant: TenantId, bytes: u64) {
 }
 
 impl Index {
-    /// Limits what one tenant may have, in bytes; `None` ends its limit. What is there above it goes with the tenant's next write. The
-    /// policy must know owners ([`Policy::victim_of`](kvtier_evict::Policy::victim_of)), else writes above the limit are refused.
+    /// Limits from now on what one tenant may have, in bytes; `None` ends its limit. What is there above it goes with the tenant's next
+    /// write: its least recently used chunks, or those that the policy chooses where it knows owners. By a policy that gives nothing up,
+    /// writes above the limit are refused.
     pub fn set_quota(&mut self, tenant: TenantId, bytes: Option<u64>) {
         match bytes {
-            Some(bytes) => self.quotas.of.insert(tenant, bytes),
+            Some(bytes) => {
+                self.begin_limits();
+                self.quotas.of.insert(tenant, bytes)
+            }
             None => self.quotas.of.remove(&tenant),
         };
     }
 
-    /// Limits, in bytes, what each tenant but number 0 may have that has no limit of its own; `None` is no limit.
+    /// Limits from now on, in bytes, what each tenant but number 0 may have that has no limit of its own; `None` is no limit.
     pub fn set_quota_of_others(&mut self, bytes: Option<u64>) {
+        if bytes.is_some() {
+            self.begin_limits();
+        }
         self.quotas.default = bytes;
+    }
+
+    /// Before the first limit: sees that the policy can tell one tenant's chunks from another's, and counts what is on its way out. Who has
+    /// no limits does not pay for it.
+    fn begin_limits(&mut self) {
+        if !self.quotas.are_set() {
+            let leaving = (0..self.slab.end()).filter(|slot| self.slab[*slot].state == State::Leaving);
+            let leaving: Vec<Chunk> = leaving.map(|slot| self.slab[slot].chunk()).collect();
+            self.quotas.leaving.clear();
+            leaving.iter().for_each(|chunk| *self.quotas.leaving.entry(chunk.tenant).or_default() += chunk.bytes);
+        }
+        if self.policy.knows_owners() {
+            return;
+        }
+        let policy = std::mem::replace(&mut self.policy, PolicyKind::Noop.build());
+        let slab = &self.slab;
+        let is_pinned = |slot: u32| slab[slot].holds > 0 || slab[slot].state == State::Leaving;
+        self.policy = Box::new(Owners::around(policy, |slot| slab[slot].chunk().tenant.0, is_pinned));
     }
 
     /// Bytes of a tenant's writes in flight.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use kvtier_key::Digest;
@@ -44,7 +45,7 @@ pub(crate) struct Sets {
 
 #[derive(Debug)]
 struct Set {
-    members: Box<[Digest]>,
+    members: Arc<[Digest]>,
     /// How many of them are there, and not on their way out.
     there: usize,
     /// How many of them are on their way out.
@@ -179,6 +180,11 @@ impl Index {
             self.sets.leftovers.insert(id.0);
             self.sets.forget_if_over(id.0);
         }
+    }
+
+    /// All that is declared to be there together with a chunk, itself included; `None` for one on its own.
+    pub fn set_of(&self, digest: &Digest) -> Option<Arc<[Digest]>> {
+        self.sets.set(digest).map(|set| Arc::clone(&set.members))
     }
 
     /// Whether a chunk is a miss, wherever it lies, because another of its [set](Self::declare_set) is not there, or was found wrong.

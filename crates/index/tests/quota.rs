@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvtier_evict::PolicyKind;
-use kvtier_index::{Chunk, Index, IndexConfig, Quotas, Refusal, Reserve, TenantId, Want};
+use kvtier_index::{Chunk, Index, IndexConfig, Refusal, Reserve, TenantId, Want};
 use kvtier_key::Digest;
 
 const A: TenantId = TenantId(1);
@@ -13,7 +13,11 @@ fn key(n: u8) -> Digest {
 }
 
 fn index(capacity: u64) -> Index {
-    Index::new(IndexConfig::new(capacity).with_high_mark(1.0), PolicyKind::IsolatedLru.build()).unwrap()
+    index_by(PolicyKind::IsolatedLru, capacity)
+}
+
+fn index_by(policy: PolicyKind, capacity: u64) -> Index {
+    Index::new(IndexConfig::new(capacity).with_high_mark(1.0), policy.build()).unwrap()
 }
 
 /// Saves ten bytes of a tenant; what went for them.
@@ -108,9 +112,72 @@ fn without_quotas_whoever_has_the_most_gives() {
     assert_eq!(shares, [30, 30]);
 }
 
+/// All policies but the one that gives nothing up.
+fn policies() -> impl Iterator<Item = PolicyKind> {
+    PolicyKind::ALL.into_iter().filter(|policy| *policy != PolicyKind::Noop)
+}
+
 #[test]
-fn quotas_need_a_policy_that_knows_owners() {
-    let quotas = Quotas::new().with("a", 1 << 20).with_others(1 << 30);
-    assert!(quotas.check(PolicyKind::Default).unwrap_err().to_string().contains("isolated-lru"));
-    assert!(quotas.check(PolicyKind::IsolatedLru).is_ok() && Quotas::new().check(PolicyKind::Lru).is_ok());
+fn above_its_quota_a_tenants_own_chunks_go_by_every_policy() {
+    for policy in policies() {
+        let mut index = index_by(policy, 1000);
+        index.set_quota(A, Some(30));
+        (11..=40).for_each(|n| assert_eq!(save(&mut index, n, B), Ok(vec![]), "{policy}"));
+        assert!([1, 2, 3].map(|n| save(&mut index, n, A)).iter().all(|gone| *gone == Ok(vec![])), "{policy}");
+        index.touch_batch(&[key(1)]);
+        assert_eq!(save(&mut index, 4, A), Ok(vec![2]), "{policy}: though there is room for all");
+        for n in 5..10 {
+            assert_eq!(save(&mut index, n, A).map(|gone| gone.len()), Ok(1), "{policy}");
+            assert_eq!((index.tenant_usage(A).bytes, index.tenant_usage(B).bytes), (30, 300), "{policy}");
+        }
+        let hold = index.hold(&[key(7), key(8), key(9)], 1000).unwrap();
+        assert_eq!(save(&mut index, 10, A), Err(Refusal::Held), "{policy}");
+        index.release(hold);
+        assert!(save(&mut index, 10, A).is_ok(), "{policy}");
+    }
+}
+
+#[test]
+fn quotas_change_while_chunks_are_there_held_and_on_their_way_out() {
+    for policy in policies() {
+        let mut index = index_by(policy, 1000);
+        (1..=6).for_each(|n| assert_eq!(save(&mut index, n, A), Ok(vec![]), "{policy}"));
+        (11..=16).for_each(|n| assert_eq!(save(&mut index, n, B), Ok(vec![]), "{policy}"));
+        let hold = index.hold(&[key(1)], 1000).unwrap();
+        let leaving = index.leave(&key(2));
+        assert!(matches!(leaving, kvtier_index::Removed::Gone(_)));
+        // The first limit, set late: what is above it goes with the next write, but for what is held or gone already.
+        index.set_quota(A, Some(40));
+        let gone = save(&mut index, 7, A).unwrap();
+        assert_eq!((gone.len(), gone.contains(&1), gone.contains(&2)), (2, false, false), "{policy}: {gone:?}");
+        assert!(index.evicted(&key(2)));
+        assert_eq!((index.tenant_usage(A).bytes, index.tenant_usage(B).bytes), (40, 60), "{policy}");
+        index.set_quota(A, Some(20));
+        assert_eq!(save(&mut index, 8, A).map(|gone| gone.len()), Ok(3), "{policy}: less is allowed");
+        index.set_quota(A, None);
+        assert_eq!(save(&mut index, 9, A), Ok(vec![]), "{policy}: all is allowed");
+        index.set_quota_of_others(Some(30));
+        assert_eq!(save(&mut index, 17, B).map(|gone| gone.len()), Ok(4), "{policy}: of others too");
+        index.release(hold);
+        assert!(index.get(&key(1)).is_some(), "{policy}");
+    }
+}
+
+#[test]
+fn where_nothing_is_given_up_what_is_above_a_quota_is_refused() {
+    let mut index = index_by(PolicyKind::Noop, 1000);
+    index.set_quota(A, Some(20));
+    assert!([1, 2].map(|n| save(&mut index, n, A)).iter().all(|gone| *gone == Ok(vec![])));
+    assert_eq!(save(&mut index, 3, A), Err(Refusal::Held));
+    assert_eq!(save(&mut index, 4, B), Ok(vec![]));
+}
+
+#[test]
+fn below_their_quotas_who_goes_is_the_policys_affair() {
+    let mut index = index_by(PolicyKind::Lru, 60);
+    index.set_quota_of_others(Some(60));
+    assert!([1, 11, 2, 12, 3, 13].iter().all(|n| save(&mut index, *n, if *n > 10 { B } else { A }) == Ok(vec![])));
+    index.touch_batch(&[key(1)]);
+    assert_eq!(save(&mut index, 4, A), Ok(vec![11]), "the least recently used of all");
+    assert_eq!(save(&mut index, 14, B), Ok(vec![2]));
 }

@@ -195,3 +195,42 @@ fn hints_reach_the_policy() {
     assert_eq!(load(&tier, &arena, 0, 4096), hit(4096), "though it is the oldest");
     assert_eq!(load(&tier, &arena, 6, 4096), ABSENT);
 }
+
+fn key_of(tenant: &str, n: u64) -> Key {
+    kvtier_testkit::conformance::Fixture::key_in(Namespace::new(tenant, Digest::default()), n)
+}
+
+fn save_of(tier: &HostTier, arena: &Arena, tenant: &str, n: u64) -> Saved {
+    let op = Save { key: key_of(tenant, n), from: vec![view(arena, n, LEN)] };
+    tier.save(&ctx(), vec![op]).wait().remove(0).result.unwrap()
+}
+
+fn chunks_of(tier: &HostTier, tenant: &str) -> u64 {
+    tier.usage().tenants.iter().find(|one| one.tenant == tenant).map_or(0, |one| one.chunks)
+}
+
+#[test]
+fn quotas_hold_by_every_policy_and_change_at_run_time() {
+    const COST: u64 = 102_400;
+    let arena = arena();
+    for policy in PolicyKind::ALL.into_iter().filter(|policy| *policy != PolicyKind::Noop) {
+        let tier = HostTier::open(HostConfig::new(100 * COST).with_policy(policy)).unwrap();
+        for (tenant, n) in ["", "a", "b"].into_iter().flat_map(|tenant| (0..6).map(move |n| (tenant, n))) {
+            assert_eq!(save_of(&tier, &arena, tenant, n), Saved::Stored, "{policy}");
+        }
+        let chunks = || ["", "a", "b"].map(|tenant| chunks_of(&tier, tenant));
+        assert!(tier.limit("a", Some(4 * COST)));
+        assert_eq!(save_of(&tier, &arena, "a", 6), Saved::Stored, "{policy}");
+        assert_eq!(chunks(), [6, 4, 6], "{policy}: what is above it goes with the next save");
+        assert!(tier.limit("*", Some(2 * COST)));
+        assert_eq!(save_of(&tier, &arena, "b", 6), Saved::Stored, "{policy}");
+        assert_eq!(save_of(&tier, &arena, "", 6), Saved::Stored, "{policy}");
+        assert_eq!(chunks(), [7, 4, 2], "{policy}: others are all that have a name");
+        assert!(tier.limit("b", Some(0)) && tier.limit("", Some(3 * COST)));
+        assert_eq!(save_of(&tier, &arena, "b", 7), Saved::Shed(ShedReason::Quota), "{policy}");
+        assert_eq!(save_of(&tier, &arena, "", 7), Saved::Stored, "{policy}");
+        assert!(["a", "b", "*"].iter().all(|tenant| tier.limit(tenant, None)));
+        (10..20).for_each(|n| assert_eq!(save_of(&tier, &arena, "b", n), Saved::Stored, "{policy}"));
+        assert_eq!(chunks(), [3, 4, 12], "{policy}");
+    }
+}

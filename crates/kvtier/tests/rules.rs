@@ -103,6 +103,26 @@ fn what_memory_gives_up_is_spilled_and_comes_back() {
 }
 
 #[test]
+fn usage_is_that_of_the_tier_that_has_all_or_of_those_that_share_it() {
+    let through = two(4 * 102_400, Rule::new(), |c| c);
+    let spilled = two(4 * 102_400, spill(), |c| c);
+    for t in [&through, &spilled] {
+        for n in 0..10 {
+            assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored);
+            t.stack.flush(&ctx()).wait().unwrap();
+        }
+    }
+    let low = 32u64 << 20;
+    let facts = |t: &Two| {
+        let usage = t.stack.usage();
+        (usage.used_bytes, usage.capacity_bytes, usage.chunks, usage.tenants[0].chunks, usage.tenants.len())
+    };
+    assert_eq!(facts(&through), (Some(10 * 102_400), Some(low), 10, 10, 1));
+    assert_eq!(facts(&spilled), (Some(10 * 102_400), Some(low + 4 * 102_400), 10, 10, 1));
+    assert_eq!(through.stack.usage().fraction(), Some(10.0 * 102_400.0 / low as f64));
+}
+
+#[test]
 fn what_no_tier_above_keeps_goes_straight_to_where_spills_go() {
     let t = two(4 * 102_400, spill(), |c| c);
     assert_eq!(save(&t.stack, &t.arena, 1, 600_000), Saved::Stored, "it is larger than memory");

@@ -64,6 +64,31 @@ fn a_hit_below_is_promoted_and_the_leases_come_back_writable() {
 }
 
 #[test]
+fn a_set_comes_up_as_a_set_in_one_load_or_in_parts() {
+    for parts in [vec![vec![1, 2, 3]], vec![vec![1, 2], vec![3]]] {
+        let t = two();
+        let op = |n: u64| Save { key: key(n), from: vec![view(&t.arena, n, LEN)] };
+        t.low.save(&ctx().with_together(), [1, 2, 3].map(op).into()).wait().into_iter().for_each(drop);
+        assert_eq!(save(&*t.low, &t.arena, 4, LEN), Saved::Stored);
+        let above = || [1, 2, 3, 4].map(|n| load(&*t.top, &t.arena, n, LEN) == hit(LEN));
+        for part in &parts {
+            assert_eq!(above()[..3], [false; 3], "not before all of it is up");
+            // And one on its own.
+            let into = part.iter().chain(&[4]).map(|n| Load { key: key(*n), into: vec![t.arena.lease(LEN).unwrap()] });
+            for (n, done) in part.iter().chain(&[4]).zip(t.stack.load(&ctx(), into.collect()).wait()) {
+                assert_eq!(done.result.unwrap(), hit(LEN));
+                assert!(done.op.into[0].as_host().unwrap() == bytes(*n, LEN));
+            }
+            assert!(above()[3]);
+        }
+        assert_eq!(above(), [true; 4], "{parts:?}");
+        assert_eq!(t.stack.set_of(&key(1)).map(|set| set.len()), Some(3));
+        assert_eq!(remove(&*t.top, 2).removed, 1);
+        assert_eq!(above(), [false, false, false, true], "and when one goes, all of it is gone");
+    }
+}
+
+#[test]
 fn a_load_into_the_fast_tiers_own_arena_is_promoted_and_comes_back_too() {
     let t = two();
     assert_eq!(save(&*t.low, &t.arena, 1, LEN), Saved::Stored);
@@ -245,6 +270,18 @@ fn dropped_with_work_in_flight_it_answers_and_loses_no_memory() {
     }
     opener.join().unwrap();
     assert_eq!(t.arena.stats().free, free);
+}
+
+#[test]
+fn a_limit_is_one_in_each_tier_that_has_any() {
+    const COST: u64 = 102_400;
+    let (top, low, arena) = (host(4 << 20), host(16 << 20), arena());
+    let stack = Stack::new("two", vec![top.clone(), Probe::over(host(4 << 20)), low.clone()]).unwrap();
+    (0..5).for_each(|n| assert_eq!(save(&stack, &arena, n, LEN), Saved::Stored));
+    assert!(stack.limit("tests", Some(2 * COST)));
+    assert_eq!(save(&stack, &arena, 5, LEN), Saved::Stored);
+    assert_eq!((top.usage().chunks, low.usage().chunks), (2, 2));
+    assert!(!Stack::new("one", vec![Probe::over(host(4096))]).unwrap().limit("tests", Some(1)), "it limits nobody");
 }
 
 #[test]

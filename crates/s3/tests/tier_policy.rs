@@ -9,7 +9,7 @@ use std::time::Duration;
 use kvtier_core::{Chain, Ctx, Hint, Hold, Key, Loaded, Mode, Namespace, Observe, Presence, Saved, ShedReason, Tier};
 use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
-use kvtier_s3::tier::{Evictor, TierConfig};
+use kvtier_s3::tier::{Compat, Evictor, TierConfig};
 use kvtier_testkit::conformance::Fixture;
 use support::tier::World;
 
@@ -137,6 +137,26 @@ fn a_tenant_keeps_to_its_quota_and_spares_the_others() {
     assert!(world.lookup(&key_of("a", 11)).is_hit() && !world.lookup(&key_of("a", 0)).is_hit());
     assert_eq!(used_by(&world, "b"), 4 * LEN as u64);
     assert_eq!(world.save(&key_of("nobody", 1), LEN), Saved::Shed(ShedReason::Quota));
+}
+
+#[test]
+fn a_quota_changes_at_run_time_whatever_the_policy() {
+    let world = room_for(40, |config| config);
+    (0..6).for_each(|n| assert_eq!(world.save(&key_of("a", n), LEN), Saved::Stored));
+    (0..4).for_each(|n| assert_eq!(world.save(&key_of("b", n), LEN), Saved::Stored));
+    assert!(world.tier.limit("a", Some(3 * LEN as u64)));
+    world.suite.eventually("below the quota, and room for the next", || used_by(&world, "a") < 3 * LEN as u64);
+    assert_eq!(world.save(&key_of("a", 6), LEN), Saved::Stored);
+    assert!(world.lookup(&key_of("a", 6)).is_hit() && !world.lookup(&key_of("a", 0)).is_hit());
+    assert_eq!(used_by(&world, "b"), 4 * LEN as u64);
+    assert!(world.tier.limit("a", None));
+    (10..16).for_each(|n| assert_eq!(world.save(&key_of("a", n), LEN), Saved::Stored));
+    assert!(used_by(&world, "a") >= 8 * LEN as u64);
+    let theirs = World::with(|mut config| {
+        config.compat = Some(Compat { watermark: 0.8, ratio: 0.2 });
+        config
+    });
+    assert!(!theirs.tier.limit("a", Some(1)), "LMCache's way of evicting knows no tenants");
 }
 
 #[test]

@@ -2,8 +2,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kvtier_core::{
-    Caps, Ctx, Cursor, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, MissReason, Mode,
-    Observe, Presence, Removed, Save, Saved, Spill, Spilled, Status, Ticket, Tier, Usage, View,
+    Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, MissReason,
+    Mode, Observe, Presence, Removed, Save, Saved, Spill, Spilled, Status, Ticket, Tier, Usage, View,
 };
 
 use crate::ModelTier;
@@ -31,12 +31,14 @@ pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>)
     drop(tier.ready(&ctx).wait());
     drop(tier.peek(&key));
     assert!(tier.spill_to(Arc::new(Nowhere)), "the answer to spill_to is not passed on");
+    assert!(tier.set_of(&key).is_some(), "the answer to set_of is not passed on");
+    assert!(tier.limit("t", Some(1)), "the answer to limit is not passed on");
     drop((tier.usage(), tier.keys(Cursor::default(), 1), tier.status()));
     tier.listen(Arc::new(Nowhere));
     drop(tier.close().wait());
     let expected = [
-        "lookup", "load", "save", "remove", "release", "ready", "peek", "spill_to", "usage", "keys", "status",
-        "listen", "close",
+        "lookup", "load", "save", "remove", "release", "ready", "peek", "spill_to", "set_of", "limit", "usage", "keys",
+        "status", "listen", "close",
     ];
     assert_eq!(*inner.calls(), expected);
 }
@@ -112,6 +114,16 @@ impl Tier for Recorder {
     fn spill_to(&self, _: Arc<dyn Spill>) -> bool {
         self.note("spill_to");
         true
+    }
+
+    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.note("set_of");
+        Some([*key.digest()].into())
+    }
+
+    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.note("limit");
+        (tenant, bytes) == ("t", Some(1))
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Batch, Caps, Completer, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyPage,
+    Batch, Caps, Completer, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyPage,
     Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Pass, Presence, Removed, Save, Saved, ShedReason,
     Slot, Spill, Status, Ticket, Tier, Timekeeper, Usage, View, ticket,
 };
@@ -258,6 +258,14 @@ impl Tier for FaultTier {
 
     fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
         self.inner.spill_to(spill)
+    }
+
+    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.inner.set_of(key)
+    }
+
+    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.inner.limit(tenant, bytes)
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use kvtier::Tier;
 use kvtier::core::{
-    Caps, Ctx, Cursor, Done, Error, ErrorKind, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, Mode,
-    Observe, Op, Removed, Save, Saved, Spill, Status, Ticket, Usage, View,
+    Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp,
+    Mode, Observe, Op, Removed, Save, Saved, Spill, Status, Ticket, Usage, View,
 };
 
 use crate::usage::thread_cpu_s;
@@ -140,6 +140,14 @@ impl Tier for Timed {
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         self.inner.ready(ctx)
+    }
+
+    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.inner.set_of(key)
+    }
+
+    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.inner.limit(tenant, bytes)
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

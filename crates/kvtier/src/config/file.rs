@@ -49,7 +49,7 @@ pub struct FileSpec {
     /// Which chunks go first; without it the default policy says so.
     #[serde(default, deserialize_with = "tiers::policy")]
     pub policy: Option<PolicyKind>,
-    /// How much each tenant (cache salt) may have; needs the policy `isolated-lru`.
+    /// How much each tenant (cache salt) may have.
     #[serde(default, deserialize_with = "tiers::quotas")]
     pub quotas: Quotas,
     /// Evicts to the letter as LMCache does: true, or its `watermark` and `ratio`.

@@ -51,7 +51,7 @@ pub enum TierSpec {
         /// Which chunks go first; without it the default policy says so.
         #[serde(default, deserialize_with = "policy")]
         policy: Option<PolicyKind>,
-        /// How much each tenant (cache salt) may have; needs the policy `isolated-lru`.
+        /// How much each tenant (cache salt) may have.
         #[serde(default, deserialize_with = "quotas")]
         quotas: Quotas,
         /// Evicts to the letter as LMCache does: true, or its `watermark` and `ratio`.

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kvtier_core::{Event, Spilled};
+use kvtier_core::{Event, OTHER_TENANTS, Spilled};
 use kvtier_evict::Hint;
 use kvtier_index::{ChainPlace, Chunk, Entry, Index, Inserted, Quotas, Reservation, Reserve, TenantId, Want};
 use kvtier_key::{BlockSums, Digest, Key};
@@ -45,11 +45,17 @@ impl Chunks {
     /// Limits what tenants may have.
     pub fn limit(&mut self, quotas: &Quotas) {
         self.index.set_quota_of_others(quotas.others);
-        for (name, bytes) in &quotas.of {
-            let tenant = self.tenant(name);
-            self.tenants.keep(name);
-            self.index.set_quota(tenant, Some(*bytes));
+        quotas.of.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
+    }
+
+    /// Limits what one tenant may have, or all others.
+    pub fn limit_one(&mut self, name: &str, bytes: Option<u64>) {
+        if name == OTHER_TENANTS {
+            return self.index.set_quota_of_others(bytes);
         }
+        let tenant = self.tenant(name);
+        self.tenants.keep(tenant, bytes.is_some());
+        self.index.set_quota(tenant, bytes);
     }
 
     /// The chunk.

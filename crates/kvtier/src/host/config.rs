@@ -45,7 +45,7 @@ impl HostConfig {
         self
     }
 
-    /// The same with limits for tenants; they need [`PolicyKind::IsolatedLru`].
+    /// The same with limits for tenants.
     pub fn with_quotas(mut self, quotas: Quotas) -> Self {
         self.quotas = quotas;
         self

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use kvtier_core::{
-    Caps, Ctx, Done, Error, ErrorKind, Event, Hint, Hold, HoldId, Key, Listener, Load, Loaded, LookedUp, Mode,
+    Caps, Ctx, Digest, Done, Error, ErrorKind, Event, Hint, Hold, HoldId, Key, Listener, Load, Loaded, LookedUp, Mode,
     Presence, Removed, Save, Saved, ShedReason, Spill, Ticket, Tier, View,
 };
 use kvtier_index::{ChainPlace, Index, IndexConfig};
@@ -49,7 +49,6 @@ impl HostTier {
         let index = Index::new(limits, policy)
             .map_err(|e| invalid("the host tier cannot have this size or high mark").with_source(e))?;
         let mut chunks = Chunks::new(index);
-        config.quotas.check(config.policy).map_err(|e| invalid("these quotas cannot be").with_source(e))?;
         chunks.limit(&config.quotas);
         config
             .compat
@@ -226,6 +225,15 @@ impl Tier for HostTier {
     /// To the first who asks.
     fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
         self.spill.set(spill).is_ok()
+    }
+
+    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.chunks().index.set_of(key.digest())
+    }
+
+    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.chunks().limit_one(tenant, bytes);
+        true
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

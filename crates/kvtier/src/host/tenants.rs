@@ -18,8 +18,11 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    /// The number of a tenant; `has_some` says who has something here.
+    /// The number of a tenant, 0 for the one without a name; `has_some` says who has something here.
     pub fn id(&mut self, name: &str, has_some: impl Fn(TenantId) -> bool) -> TenantId {
+        if name.is_empty() {
+            return TenantId(0);
+        }
         if let Some(id) = self.ids.get(name) {
             return *id;
         }
@@ -32,7 +35,7 @@ impl Tenants {
             self.most = 2 * self.ids.len();
         }
         // After four thousand million names they begin anew, past those that are in use.
-        while self.names.contains_key(&TenantId(self.next)) {
+        while self.next == 0 || self.names.contains_key(&TenantId(self.next)) {
             self.next = self.next.wrapping_add(1);
         }
         let id = TenantId(self.next);
@@ -42,9 +45,13 @@ impl Tenants {
         id
     }
 
-    /// Does not forget this tenant, which has a number.
-    pub fn keep(&mut self, name: &str) {
-        self.kept.extend(self.ids.get(name));
+    /// Does not forget this tenant, or may from now on.
+    pub fn keep(&mut self, id: TenantId, keep: bool) {
+        if keep {
+            self.kept.insert(id);
+        } else {
+            self.kept.remove(&id);
+        }
     }
 
     /// The name of a tenant; empty for one that was forgotten.
@@ -62,7 +69,7 @@ mod tests {
         let mut tenants = Tenants::default();
         let none = |_| false;
         let limited = tenants.id("limited", none);
-        tenants.keep("limited");
+        tenants.keep(limited, true);
         let here = tenants.id("here", none);
         for n in 0..100_000 {
             let id = tenants.id(&n.to_string(), |id| id == here);
@@ -70,5 +77,9 @@ mod tests {
         }
         assert!(tenants.ids.len() <= TENANTS_MIN && tenants.names.len() == tenants.ids.len());
         assert_eq!((tenants.id("here", none), tenants.id("limited", none)), (here, limited));
+        assert_eq!((tenants.id("", none), tenants.name(TenantId(0))), (TenantId(0), String::new()));
+        tenants.keep(limited, false);
+        (0..10_000).for_each(|n| _ = tenants.id(&format!("more {n}"), |id| id == here));
+        assert_eq!((tenants.name(here), tenants.name(limited)), ("here".to_owned(), String::new()));
     }
 }

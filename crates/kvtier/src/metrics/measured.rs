@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Caps, Ctx, Cursor, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe,
-    Removed, Save, Saved, Spill, Status, Ticket, Tier, Usage, View,
+    Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, Mode,
+    Observe, Removed, Save, Saved, Spill, Status, Ticket, Tier, Usage, View,
 };
 
 /// The upper ends of the buckets: powers of four from 16 µs to 17 s.
@@ -135,6 +135,14 @@ impl Tier for Measured {
 
     fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
         self.inner.spill_to(spill)
+    }
+
+    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.inner.set_of(key)
+    }
+
+    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.inner.limit(tenant, bytes)
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

@@ -1,9 +1,11 @@
 //! Loads: down until a tier has the chunk, and up again into the tiers above.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Class, Ctx, Digest, Done, Error, ErrorKind, Load, Loaded, MissReason, Op, Save, Saved, Slot, TierExt,
+    Class, Ctx, Digest, Done, Error, ErrorKind, Key, Load, Loaded, MissReason, Op, Save, Saved, Slot, Ticket, TierExt,
 };
 use kvtier_mem::{Lease, View};
 
@@ -31,6 +33,16 @@ struct Found {
     at: usize,
     op: Load,
     may_rise: bool,
+}
+
+/// A chunk on its way up.
+struct Rising {
+    /// Its place in the batch.
+    at: usize,
+    key: Key,
+    views: Vec<View>,
+    /// All that is there together with it, where it was found.
+    set: Option<Arc<[Digest]>>,
 }
 
 /// Loads a batch: what no other load is fetching at the moment at once, then, when they have landed, the rest.
@@ -144,8 +156,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Saves chunks that tier `from` had to the tiers above that admit them, out of the callers' own leases, and gives them back. What a tier
-    /// does not take now, it does not get: the next load finds it below again.
+    /// Saves chunks that tier `from` had to the tiers above that admit them, out of the callers' own leases, and gives them back. What is there
+    /// together with others there is so above too. What a tier does not take now, it does not get: the next load finds it below again.
     async fn promote(&self, ops: Vec<Found>, from: usize) -> Vec<Load> {
         let stack = self.stack;
         let counted = plan::counts_hits(&stack.rules, from);
@@ -159,24 +171,43 @@ impl Batch<'_> {
             add(&stack.counters.not_admitted, if from > 0 { ops.len() as u64 } else { 0 });
             return ops.into_iter().map(|found| found.op).collect();
         }
-        let frozen =
-            |Found { at, op, .. }: Found| (at, op.key, op.into.into_iter().map(Lease::freeze).collect::<Vec<View>>());
-        let chunks: Vec<_> = ops.into_iter().map(frozen).collect();
+        let frozen = |Found { at, op: Load { key, into }, .. }: Found| Rising {
+            at,
+            set: stack.tiers[from].set_of(&key),
+            key,
+            views: into.into_iter().map(Lease::freeze).collect(),
+        };
+        let chunks: Vec<Rising> = ops.into_iter().map(frozen).collect();
         for tier in all.iter() {
             let some = chunks.iter().zip(&wanted).filter(|(_, wanted)| wanted.iter().any(|at| at == tier));
-            let (places, saves): (Vec<usize>, Vec<Save>) =
-                some.map(|((at, key, views), _)| (*at, Save { key: key.clone(), from: filled(views) })).unzip();
-            add(&stack.counters.not_admitted, (chunks.len() - saves.len()) as u64);
+            let some: Vec<&Rising> = some.map(|(chunk, _)| chunk).collect();
+            add(&stack.counters.not_admitted, (chunks.len() - some.len()) as u64);
+            self.lift(tier, some).await;
+        }
+        let thawed = |views: Vec<View>| views.into_iter().filter_map(|v| v.into_lease().ok()).collect();
+        chunks.into_iter().map(|Rising { key, views, .. }| Load { key, into: thawed(views) }).collect()
+    }
+
+    /// Saves chunks to a tier above: those of one set as a part of it, and all others.
+    async fn lift(&self, tier: usize, some: Vec<&Rising>) {
+        let stack = self.stack;
+        let mut groups: BTreeMap<Option<&Arc<[Digest]>>, Vec<&Rising>> = BTreeMap::new();
+        some.into_iter().for_each(|chunk| groups.entry(chunk.set.as_ref()).or_default().push(chunk));
+        let begin = |(set, group): (Option<&Arc<[Digest]>>, Vec<&Rising>)| {
+            let places: Vec<usize> = group.iter().map(|chunk| chunk.at).collect();
             // The class tells the tier that this memory goes back to the caller, so that it copies instead of keeping it.
             let mut ctx = stack.ctx_for(tier, self.ctx).for_part(&self.keys, &places).with_class(Class::Prefetch);
-            (ctx.together, ctx.whole) = (false, None);
-            for done in stack.tiers[tier].save(&ctx, saves).await {
+            (ctx.together, ctx.whole) = (set.is_some(), set.cloned());
+            let save = |chunk: &&Rising| Save { key: chunk.key.clone(), from: filled(&chunk.views) };
+            stack.tiers[tier].save(&ctx, group.iter().map(save).collect())
+        };
+        let begun: Vec<Ticket<_>> = groups.into_iter().map(begin).collect();
+        for ticket in begun {
+            for done in ticket.await {
                 add(&stack.counters.promoted, u64::from(matches!(done.result, Ok(Saved::Stored))));
                 add(&stack.counters.tier_errors, u64::from(done.result.is_err()));
             }
         }
-        let thawed = |views: Vec<View>| views.into_iter().filter_map(|v| v.into_lease().ok()).collect();
-        chunks.into_iter().map(|(_, key, views)| Load { key, into: thawed(views) }).collect()
     }
 }
 

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Batch, Caps, Ctx, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, Load, Loaded, LookedUp, Mode, Op,
-    Pass, Removed, Save, Saved, ShedReason, Slot, Ticket, Tier, Timekeeper, ticket,
+    Batch, Caps, Ctx, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, Load, Loaded, LookedUp,
+    Mode, Op, Pass, Removed, Save, Saved, ShedReason, Slot, Ticket, Tier, Timekeeper, ticket,
 };
 
 use crate::metrics::StackCounters;
@@ -279,6 +279,15 @@ impl Tier for Stack {
         let ticket = self.gate.ready(ctx.deadline);
         self.clock.at(ctx.deadline, &self.gate.expiry());
         ticket
+    }
+
+    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.inner.tiers.iter().find_map(|tier| tier.set_of(key))
+    }
+
+    /// In each of its tiers.
+    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.inner.tiers.iter().fold(false, |any, tier| tier.limit(tenant, bytes) || any)
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use kvtier_core::{Cursor, KeyPage, Listener, Observe, Status, Tier, Usage};
 
 use super::pace::Pace;
+use super::plan;
 use super::{Stack, Write};
 
 impl Stack {
@@ -31,12 +32,13 @@ impl Stack {
 }
 
 impl Observe for Stack {
-    /// That of the slowest tier, through which everything passes.
+    /// That of the slowest tier, through which everything passes; where that gets only what is spilled, together with those that spill.
     fn usage(&self) -> Usage {
-        self.inner.tiers.last().map(|t| t.usage()).unwrap_or_default()
+        let below = plan::floor(&self.inner.rules);
+        self.inner.tiers[below..].iter().map(|tier| tier.usage()).reduce(Usage::and).unwrap_or_default()
     }
 
-    /// Those of the slowest tier.
+    /// Those of the slowest tier: where that gets only what is spilled, what lies above alone is not among them.
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
         self.inner.tiers.last().map(|t| t.keys(from, max)).unwrap_or_default()
     }

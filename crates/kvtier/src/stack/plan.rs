@@ -125,6 +125,11 @@ pub fn spill_below(rules: &[Rule], from: usize) -> Option<usize> {
     rules.get(below).filter(|rule| rule.write == Write::Spill).map(|_| below)
 }
 
+/// The first of the tiers that together hold all that is there: the last one, and those whose victims go down to it.
+pub fn floor(rules: &[Rule]) -> usize {
+    rules.iter().rposition(|rule| rule.write != Write::Spill).unwrap_or(0)
+}
+
 /// What is to be done for a save.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SaveStep {
@@ -277,5 +282,6 @@ mod tests {
     fn victims_go_to_the_next_tier_if_that_takes_them() {
         let rules = WRITES.map(|write| Rule::new().with_write(write));
         assert_eq!([0, 1, 2].map(|at| spill_below(&rules, at)), [None, Some(2), None]);
+        assert_eq!([1, 2, 3].map(|n| floor(&rules[..n])), [0, 1, 1], "spilled from the second to the third");
     }
 }

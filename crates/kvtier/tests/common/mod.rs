@@ -226,6 +226,10 @@ impl Tier for Probe {
         self.below.release(hold);
     }
 
+    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.below.set_of(key)
+    }
+
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         self.below.ready(ctx)
     }

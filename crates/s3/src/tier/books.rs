@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvtier_core::Key;
+use kvtier_core::{Key, OTHER_TENANTS};
 use kvtier_index::{Chunk, Entry, Index, Inserted, Quotas, TenantId};
 use kvtier_key::Digest;
 
@@ -140,11 +140,22 @@ impl Books {
 
     /// Limits what tenants may have.
     pub fn limit(&mut self, quotas: &Quotas) {
-        let of = quotas.of.iter().map(|(name, bytes)| (self.tenant(name), *bytes));
-        self.limits = (of.collect(), quotas.others);
-        let (of, others) = &self.limits;
-        self.index.set_quota_of_others(*others);
-        of.iter().for_each(|(tenant, bytes)| self.index.set_quota(*tenant, Some(*bytes)));
+        self.limit_one(OTHER_TENANTS, quotas.others);
+        quotas.of.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
+    }
+
+    /// Limits what one tenant may have, or all others.
+    pub fn limit_one(&mut self, name: &str, bytes: Option<u64>) {
+        if name == OTHER_TENANTS {
+            self.limits.1 = bytes;
+            return self.index.set_quota_of_others(bytes);
+        }
+        let tenant = self.tenant(name);
+        match bytes {
+            Some(bytes) => self.limits.0.insert(tenant, bytes),
+            None => self.limits.0.remove(&tenant),
+        };
+        self.index.set_quota(tenant, bytes);
     }
 
     /// How much a tenant may have, in bytes. Whose chunks nobody knows is none of the others.

@@ -95,7 +95,7 @@ pub struct TierConfig {
     pub compat: Option<Compat>,
     /// Which chunks go first, where there is a cap.
     pub policy: PolicyKind,
-    /// How much each tenant may have, of objects. They need a cap and the policy `isolated-lru`. A node that does not evict keeps to them by its
+    /// How much each tenant may have, of objects. They need a cap. A node that does not evict keeps to them by its
     /// own reckoning.
     pub quotas: Quotas,
     /// How long a save waits for room before it is shed. Less than a second, so that no writer stands still for longer.
@@ -241,11 +241,9 @@ impl TierConfig {
             (self.client.requests_max > 0, "requests_max is 0; let at least one request go"),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
-            Some((_, what)) => return Err(Error::new(ErrorKind::Invalid, *what)),
-            None => self.truth.check()?,
+            Some((_, what)) => Err(Error::new(ErrorKind::Invalid, *what)),
+            None => self.truth.check(),
         }
-        let quotas = self.quotas.check(self.policy);
-        quotas.map_err(|e| Error::new(ErrorKind::Invalid, "these quotas cannot be").with_source(e))
     }
 }
 
@@ -277,8 +275,6 @@ mod tests {
         };
         assert!(refused(&both).contains("quotas and compat"));
         assert!(refused(&|c| c.quotas = Quotas::new().with("a", 1)).contains("capacity_bytes"));
-        let unowned = |c: &mut TierConfig| (c.capacity_bytes, c.quotas) = (Some(1), Quotas::new().with("a", 1));
-        assert!(refused(&unowned).contains("quotas"), "the default policy knows no owners");
         assert!(refused(&|c| c.part_bytes = 1).contains("part_bytes"));
         assert!(refused(&|c| c.threads = 0).contains("threads"));
         assert!("s3".parse::<Layout>().unwrap_err().to_string().contains("lmcache-mp"));

@@ -24,9 +24,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Answer, Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo, KeyPage,
-    Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage,
-    Ticket, Tier, Timekeeper, Usage,
+    Answer, Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo,
+    KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status,
+    TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_evict::{Policy, PolicyKind};
 use kvtier_index::{Index, IndexConfig};
@@ -262,6 +262,20 @@ impl Tier for S3Tier {
         let ticket = self.shared.gate.ready(ctx.deadline);
         self.clock.at(ctx.deadline, &self.shared.gate.expiry());
         ticket
+    }
+
+    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.shared.books().index.set_of(key.digest())
+    }
+
+    /// Not without a cap, where nobody counts, nor where LMCache's way of evicting is asked for, which knows no tenants.
+    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        let may = self.shared.capacity_bytes.is_some() && !self.shared.compat;
+        if may {
+            self.shared.books().limit_one(tenant, bytes);
+            self.shared.outbox.ring();
+        }
+        may
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

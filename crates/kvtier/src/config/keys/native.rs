@@ -12,7 +12,7 @@ const GDS: Form = Of("gds");
 
 const POLICY: &str = "which chunks go first: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows";
 
-const QUOTAS: &str = "how much each tenant (cache salt) may have, as sizes by tenant, `*` for every other salt (chunks without one, or whose salt nobody knows, are the tenant of the empty name); above it the tenant's own chunks go; needs the policy `isolated-lru`, by which the tenant with the most gives when room is short";
+const QUOTAS: &str = "how much each tenant (cache salt) may have, as sizes by tenant, `*` for every other salt (chunks without one, or whose salt nobody knows, are the tenant of the empty name); above it the tenant's own chunks go, by whatever policy; when room is short the policy says whose, `isolated-lru` those of the tenant with the most";
 
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[

@@ -54,7 +54,7 @@ pub struct S3Spec {
     pub compat: Option<Compat>,
     /// Which chunks go first, where there is a cap.
     pub policy: PolicyKind,
-    /// How much each tenant (cache salt) may have; needs a cap and the policy `isolated-lru`.
+    /// How much each tenant (cache salt) may have; needs a cap.
     pub quotas: Quotas,
     /// What stands before every name.
     pub prefix: String,
