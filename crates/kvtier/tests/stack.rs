@@ -111,7 +111,8 @@ fn loads_of_one_key_go_below_once() {
     let tickets: Vec<_> = [vec![1, 1, 2], vec![2, 1, 3], vec![3, 1, 9], vec![9, 1, 2]]
         .map(|batch| t.stack.load(&ctx(), batch.into_iter().map(load).collect()))
         .into();
-    while t.low.loads.load(Ordering::SeqCst) < 4 {
+    // All of them have begun: those that go below, and those that wait for them.
+    while t.low.loads.load(Ordering::SeqCst) < 4 || t.stack.status().counter("joined") < 8 {
         std::thread::yield_now();
     }
     t.low.open_gate(true);
