@@ -287,7 +287,7 @@ impl Tier for Stack {
 
     /// In each of its tiers.
     fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
-        self.inner.tiers.iter().fold(false, |any, tier| tier.limit(tenant, bytes) || any)
+        self.inner.tiers.iter().filter(|tier| tier.limit(tenant, bytes)).count() > 0
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {
