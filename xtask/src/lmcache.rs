@@ -14,13 +14,13 @@ const LIMIT_S: u64 = 15 * 60;
 pub fn run(args: &mut Args) -> Result<()> {
     let only = args.value("-k")?;
     args.end()?;
-    let count = test(only.as_deref())?;
-    println!("{count} tests passed under {}", venv::LMCACHE.packages[0]);
+    let tests = test(only.as_deref())?;
+    println!("{tests} passed under {}", venv::LMCACHE.packages[0]);
     Ok(())
 }
 
-/// Installs LMCache where that was not done before, builds the module and tests it there. Gives back how many tests passed.
-pub fn test(only: Option<&str>) -> Result<u64> {
+/// Installs LMCache where that was not done before, builds the module and tests it there. None may be skipped.
+pub fn test(only: Option<&str>) -> Result<wheel::Tests> {
     let home = venv::make(&venv::LMCACHE)?;
     let module = wheel::stage("dev")?;
     let python = venv::python(&home);
@@ -32,5 +32,5 @@ pub fn test(only: Option<&str>) -> Result<u64> {
         "crates/py/tests/lmcache",
     ]);
     let cmd = only.into_iter().fold(cmd, |cmd, word| cmd.args(["-k", word]));
-    wheel::unittest(venv::quiet(cmd.env("PYTHONPATH", module.to_string_lossy())).limit_s(LIMIT_S))
+    wheel::unittest(venv::quiet(cmd.env("PYTHONPATH", module.to_string_lossy())).limit_s(LIMIT_S))?.whole()
 }

@@ -1,5 +1,6 @@
 //! The Python module: built and tested, quickly as it stands (`ci`), or as the wheel that users install (`cargo xtask wheel`).
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,12 +13,20 @@ use crate::workspace;
 
 /// What builds a wheel and checks its types.
 const BUILDER: Venv = Venv { name: "wheel", packages: &["maturin==1.9.6", "mypy==1.18.2"], alone: false };
+/// What the module's tests want besides the module.
+const TESTS: Venv = Venv { name: "python", packages: &[NUMPY], alone: true };
+/// Any that CPython 3.10 and later can have.
+const NUMPY: &str = "numpy>=2.2,<3";
+/// The S3 server that the module's tests talk to, and the variable that names it to them.
+const SERVER: (&str, &str) = ("kvtier-s3-server", "KVTIER_S3_SERVER");
 /// The interpreter whose stable ABI has no buffer protocol yet.
 const OLD: &str = "python3.10";
 /// The longest that building a wheel may take.
 const BUILD_LIMIT_S: u64 = 30 * 60;
 /// The longest that the module's tests may take.
-const TESTS_LIMIT_S: u64 = 300;
+const TESTS_LIMIT_S: u64 = 600;
+/// With the lengths of a night.
+const LONG_TESTS_LIMIT_S: u64 = 2 * 60 * 60;
 
 /// `cargo xtask wheel`: builds the wheel for CPython 3.11 and later, and where there is a CPython 3.10 one for it too, installs each into an
 /// environment of its own and tests it there; checks the types.
@@ -48,35 +57,51 @@ fn one(maturin: &Cmd, python: &Path, out: &str, features: &[&str]) -> Result<Str
     build.limit_s(BUILD_LIMIT_S).run()?;
     let wheel = only_file(&out)?;
     let bytes = fs::metadata(&wheel)?.len();
-    let pip =
-        Cmd::new("").arg(text(python)).args(["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"]);
-    pip.arg(text(&wheel)).run()?;
-    let count = tests(python, None)?;
-    Ok(format!("{} ({:.1} MB): {count} tests passed", wheel.display(), bytes as f64 / 1e6))
+    let pip = Cmd::new("").arg(text(python)).args(["-m", "pip", "install", "--quiet"]);
+    pip.clone().args(["--force-reinstall", "--no-deps"]).arg(text(&wheel)).run()?;
+    pip.arg(NUMPY).run()?;
+    Cmd::new("cargo build --locked --workspace --bin").arg(SERVER.0).run()?;
+    let tests = tests(python, None, &[])?.whole()?;
+    Ok(format!("{} ({:.1} MB): {tests}", wheel.display(), bytes as f64 / 1e6))
 }
 
-/// Builds the module as the workspace stands, and runs its examples and its tests. Gives back how many tests passed.
-pub fn test() -> Result<u64> {
-    let module = stage("dev")?;
+/// Builds the module as the workspace stands, and runs its examples and its tests. Where NumPy cannot be had, its test is skipped, which the
+/// count tells.
+pub fn test() -> Result<Tests> {
+    let (module, python) = (stage("dev")?, python()?);
     for example in fs::read_dir(root().join("examples/python"))? {
-        Cmd::new("python3")
+        Cmd::new("")
+            .arg(text(&python))
             .arg(text(&example?.path()))
             .env("PYTHONPATH", text(&module))
             .limit_s(TESTS_LIMIT_S)
             .run()?;
     }
-    tests(Path::new("python3"), Some(&module))
+    tests(&python, Some(&module), &[])
+}
+
+/// All tests over the module as the workspace stands, with switches for them.
+pub fn test_with(env: &[(&str, &str)]) -> Result<Tests> {
+    tests(&python()?, Some(&stage("dev")?), env)
+}
+
+/// An interpreter with NumPy, or the machine's own.
+pub fn python() -> Result<PathBuf> {
+    Ok(match venv::make(&TESTS) {
+        Ok(home) => venv::python(&home),
+        Err(e) => {
+            println!("no environment with {NUMPY}: {e:#}");
+            "python3".into()
+        }
+    })
 }
 
 /// Builds the module as the workspace stands, with a profile of cargo's, and puts it beside its Python files. Gives back the folder to import
 /// from.
 pub fn stage(profile: &str) -> Result<PathBuf> {
     // For tests all libraries with the features that `cargo test` gives them, which takes naming the examples too: little is left to build.
-    let what = if profile == "dev" {
-        "--workspace --features kvtier-s3/tls-direct,kvtier/metrics --examples"
-    } else {
-        "-p kvtier-py"
-    };
+    let tests = format!("--workspace --features kvtier-s3/tls-direct,kvtier/metrics --examples --bin {}", SERVER.0);
+    let what = if profile == "dev" { &tests } else { "-p kvtier-py" };
     Cmd::new(&format!("cargo build --locked --lib --profile {profile} {what}")).run()?;
     let package = root().join("target/py/kvtier");
     let _ = fs::remove_dir_all(&package);
@@ -103,28 +128,57 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn tests(python: &Path, path: Option<&Path>) -> Result<u64> {
-    let cmd = Cmd::new("").arg(text(python)).args(["-m", "unittest", "discover", "-s", "crates/py/tests"]);
+fn tests(python: &Path, path: Option<&Path>, env: &[(&str, &str)]) -> Result<Tests> {
+    let cmd = Cmd::new("").arg(text(python)).args(["-m", "unittest", "discover", "-v", "-s", "crates/py/tests"]);
+    let cmd = path.iter().fold(cmd, |cmd, path| cmd.env("PYTHONPATH", text(path)));
     let stand_in = workspace::target_dir().join("debug/libkvtier_fakegpu.so");
     let cmd = if stand_in.exists() { cmd.env("KVTIER_FAKEGPU", text(&stand_in)) } else { cmd };
-    unittest(path.iter().fold(cmd, |cmd, path| cmd.env("PYTHONPATH", text(path))).limit_s(TESTS_LIMIT_S))
+    let cmd = env.iter().fold(cmd, |cmd, (name, value)| cmd.env(name, *value));
+    unittest(cmd.limit_s(if env.is_empty() { TESTS_LIMIT_S } else { LONG_TESTS_LIMIT_S }))
 }
 
-/// Runs a command line of unittest and shows what it says. Gives back how many tests passed.
-pub fn unittest(cmd: Cmd) -> Result<u64> {
-    let (ok, said) = cmd.try_read()?;
-    println!("{said}");
-    match (ok, count(&said)) {
-        (true, Some(count)) if count > 0 => Ok(count),
-        (true, _) => bail!("no test ran"),
-        (false, _) => bail!("the Python module's tests failed"),
+/// What came of a run of unittest that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tests {
+    pub passed: u64,
+    pub skipped: u64,
+}
+
+impl Tests {
+    /// An error where any was skipped.
+    pub fn whole(self) -> Result<Self> {
+        match self.skipped {
+            0 => Ok(self),
+            skipped => bail!("{skipped} tests were skipped; what they say is above"),
+        }
+    }
+
+    /// Reads unittest's closing lines: `Ran 20 tests in 1.0s`, and `OK (skipped=1)`.
+    fn read(said: &str) -> Option<Self> {
+        let line = |begin: &str| said.lines().rev().find_map(|line| line.strip_prefix(begin));
+        let ran: u64 = line("Ran ")?.split(' ').next()?.parse().ok()?;
+        let skipped = line("OK (skipped=").and_then(|rest| rest.strip_suffix(')')?.parse().ok()).unwrap_or(0);
+        Some(Tests { passed: ran.checked_sub(skipped)?, skipped })
     }
 }
 
-/// Reads unittest's closing line: `Ran 20 tests in 1.0s`.
-fn count(said: &str) -> Option<u64> {
-    let line = said.lines().rev().find_map(|line| line.strip_prefix("Ran "))?;
-    line.split(' ').next()?.parse().ok()
+impl fmt::Display for Tests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} tests", self.passed)?;
+        if self.skipped > 0 { write!(f, ", {} skipped", self.skipped) } else { Ok(()) }
+    }
+}
+
+/// Runs a command line of unittest, with the S3 server that the workspace has built, and shows what it says.
+pub fn unittest(cmd: Cmd) -> Result<Tests> {
+    let server = workspace::target_dir().join("debug").join(SERVER.0);
+    let (ok, said) = cmd.env(SERVER.1, text(&server)).try_read()?;
+    println!("{said}");
+    match (ok, Tests::read(&said)) {
+        (true, Some(tests)) if tests.passed > 0 => Ok(tests),
+        (true, _) => bail!("no test ran"),
+        (false, _) => bail!("the Python module's tests failed"),
+    }
 }
 
 fn only_file(dir: &Path) -> Result<PathBuf> {
@@ -143,7 +197,10 @@ mod tests_of_it {
 
     #[test]
     fn the_closing_line_is_read() {
-        assert_eq!(count("...\n-----\nRan 20 tests in 24.7s\n\nOK\n"), Some(20));
-        assert_eq!(count("Traceback"), None);
+        let read = |end: &str| Tests::read(&format!("...\n-----\nRan 20 tests in 24.7s\n\n{end}\n"));
+        assert_eq!(read("OK"), Some(Tests { passed: 20, skipped: 0 }));
+        assert_eq!(read("OK (skipped=3)"), Some(Tests { passed: 17, skipped: 3 }));
+        assert!(read("OK (skipped=3)").unwrap().whole().is_err());
+        assert_eq!(Tests::read("Traceback"), None);
     }
 }

@@ -54,7 +54,7 @@ pub struct DiskConfig {
     pub shrink: bool,
     /// Whose chunks these are and what they look like. Given, the directory is opened only if it was never opened with other chunk sizes or
     /// another rule for partial chunks for the same tenant and layout. Files of a foreign layout do not tell whose they are: there a tenant
-    /// has one layout, and with `None` the first key says it.
+    /// has one layout, and with `None` the first key says it. A namespace with salts as tenants stands for those of all salts there.
     pub namespace: Option<Arc<Namespace>>,
     /// The tier's name in errors and reports.
     pub name: String,

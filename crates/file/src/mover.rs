@@ -22,6 +22,15 @@ impl Mover for EngineMover {
         self.0.close();
     }
 
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let stats = self.0.stats();
+        vec![
+            ("fixed_requests", stats.fixed),
+            ("unfixed_requests", stats.unfixed),
+            ("registered_bytes", stats.registered_bytes),
+        ]
+    }
+
     fn describe(&self) -> String {
         format!("engine {:?}: {}", self.0.kind(), self.0.reason())
     }

@@ -213,6 +213,38 @@ fn keys_without_a_name_and_other_namespaces_are_refused() {
 }
 
 #[test]
+fn salts_are_tenants_of_one_directory_and_counted_from_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = Arc::new(Namespace::new("", Digest::of("layout", b"x")).with_partial(false).with_salts_as_tenants());
+    let key = |salt: &str, n: u64| {
+        let name = format!("org-SEP-m@0x02010201@0@{n:016x}{salt}.data");
+        let id = Layout::LmcacheMp.key_of(&name).unwrap();
+        Key::new(all.of(&id), id)
+    };
+    let open = || Use::open(config(dir.path(), Layout::LmcacheMp).with_namespace(Arc::clone(&all)));
+    let by_tenant = |it: &Use| {
+        let tenants = it.tier.usage().tenants.into_iter().filter(|t| t.chunks > 0);
+        tenants.map(|t| (t.tenant, t.used_bytes)).collect::<BTreeMap<_, _>>()
+    };
+    let it = open();
+    for (n, salt) in ["", "@alice", "@bob", "@bob"].into_iter().enumerate() {
+        assert_eq!(it.save(&key(salt, n as u64), &bytes(n as u64, 5000)), Saved::Stored, "{salt}");
+        it.hits(&key(salt, n as u64), &bytes(n as u64, 5000));
+    }
+    assert_eq!(it.find(&key("@alice", 0)), Presence::Miss, "another's");
+    let expected = BTreeMap::from([(String::new(), 5000), ("alice".into(), 5000), ("bob".into(), 10_000)]);
+    assert_eq!(by_tenant(&it), expected);
+    drop(it);
+    // What LMCache stored meanwhile is its salt's too.
+    fs::write(dir.path().join("org-SEP-m@0x02010201@0@00000000000000ff@alice.data"), bytes(9, 5000)).unwrap();
+    let it = open();
+    let expected = BTreeMap::from([(String::new(), 5000), ("alice".into(), 10_000), ("bob".into(), 10_000)]);
+    it.eventually("swept, before any key", || by_tenant(&it) == expected);
+    it.hits(&key("@alice", 0xff), &bytes(9, 5000));
+    it.hits(&key("@bob", 3), &bytes(3, 5000));
+}
+
+#[test]
 fn without_facts_strict_refuses_and_a_save_brings_them() {
     let dir = tempfile::tempdir().unwrap();
     let theirs = bytes(1, 5000);

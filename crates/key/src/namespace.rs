@@ -1,4 +1,6 @@
-use crate::Digest;
+use std::sync::Arc;
+
+use crate::{Digest, KeyId};
 
 /// Whose cache this is and what its chunks look like. Given when a tier opens; two namespaces never share a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,6 +9,7 @@ pub struct Namespace {
     layout: Digest,
     chunk_bytes: Vec<(u32, u64)>,
     allow_partial: bool,
+    by_salt: bool,
     digest: Digest,
 }
 
@@ -19,7 +22,7 @@ impl Namespace {
         bytes.extend_from_slice(layout.as_bytes());
         bytes.extend_from_slice(tenant.as_bytes());
         let digest = Digest::of("kvtier 2026 namespace v1", &bytes);
-        Namespace { tenant, layout, chunk_bytes: Vec::new(), allow_partial: true, digest }
+        Namespace { tenant, layout, chunk_bytes: Vec::new(), allow_partial: true, by_salt: false, digest }
     }
 
     /// A namespace of which only the digest is known, as a stored chunk carries it: its keys are right, tenant and layout are not told.
@@ -30,6 +33,7 @@ impl Namespace {
             layout: digest,
             chunk_bytes: Vec::new(),
             allow_partial: true,
+            by_salt: false,
             digest,
         }
     }
@@ -46,6 +50,30 @@ impl Namespace {
     pub fn with_partial(mut self, allow: bool) -> Self {
         self.allow_partial = allow;
         self
+    }
+
+    /// Says that every cache salt is a tenant by itself: where names tell salts and no tenants, as in LMCache's layouts, this namespace then
+    /// stands for those of all salts, see [`Namespace::of`].
+    pub fn with_salts_as_tenants(mut self) -> Self {
+        self.by_salt = true;
+        self
+    }
+
+    /// Whether every cache salt is a tenant by itself.
+    pub fn has_salts_as_tenants(&self) -> bool {
+        self.by_salt
+    }
+
+    /// The namespace of the key `id` where this is the namespace of all names: with salts as tenants the salt's own, else this one.
+    pub fn of(self: &Arc<Self>, id: &KeyId) -> Arc<Namespace> {
+        match id {
+            KeyId::Object(id) if self.by_salt && *id.salt != *self.tenant => {
+                let mut own = Namespace::new(&*id.salt, self.layout).with_partial(self.allow_partial);
+                own.chunk_bytes.clone_from(&self.chunk_bytes);
+                Arc::new(own.with_salts_as_tenants())
+            }
+            _ => Arc::clone(self),
+        }
     }
 
     /// The tenant's name.
@@ -76,5 +104,26 @@ impl Namespace {
     /// Whether chunks shorter than the full size may be stored.
     pub fn allow_partial(&self) -> bool {
         self.allow_partial
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ChunkHash, KvRank, ObjectKey};
+
+    #[test]
+    fn one_namespace_stands_for_those_of_all_salts() {
+        let layout = Digest::of("layout", b"x");
+        let all =
+            Arc::new(Namespace::new("", layout).with_partial(false).with_chunk_bytes(0, 7).with_salts_as_tenants());
+        let id = |salt: &str| KeyId::Object(ObjectKey::new("m", KvRank(0), 0, ChunkHash::new(&[1; 32]), salt).unwrap());
+        assert!(Arc::ptr_eq(&all.of(&id("")), &all));
+        let alice = all.of(&id("alice"));
+        assert_eq!((alice.tenant(), alice.digest()), ("alice", Namespace::new("alice", layout).digest()));
+        assert_eq!((alice.allow_partial(), alice.chunk_bytes(0)), (false, Some(7)));
+        assert_eq!(alice.of(&id("")), all, "from any of them to any other");
+        let one = Arc::new(Namespace::new("t", layout));
+        assert!(Arc::ptr_eq(&one.of(&id("alice")), &one), "its tenant is not the salt");
     }
 }

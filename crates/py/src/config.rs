@@ -1,16 +1,17 @@
 //! From a constructor's keywords to tiers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier::config::lmcache::{Inputs, LmcacheConfig};
-use kvtier::config::{Adapter, Config, Opened, Value};
+use kvtier::config::{Adapter, Config, Value};
 use kvtier::core::Error;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::end::whole;
-use crate::store::{Settings, Spelling};
+use crate::store::{Settings, Spelling, Store};
 
 /// What names the tiers.
 pub enum Source {
@@ -56,13 +57,22 @@ impl Source {
     }
 }
 
-/// Opens the tiers.
-pub fn open(py: Python<'_>, source: &Source) -> PyResult<Opened> {
+/// Opens the tiers, for keys as the settings say.
+pub fn open(py: Python<'_>, source: &Source, settings: &Settings) -> PyResult<Store> {
     if let Source::File(path) = source {
         std::fs::File::open(path).map_err(|e| PyOSError::new_err(format!("cannot read {path}: {e}")))?;
     }
-    let opened = py.detach(|| source.config().and_then(|config| config.open()));
-    opened.map_err(|e| PyValueError::new_err(whole(&e)))
+    let opened = py.detach(|| {
+        let config = source.config()?;
+        match settings.spelling {
+            Spelling::Mp => {
+                config.with_namespace(&Arc::new(Store::namespace_of("", settings).with_salts_as_tenants())).open()
+            }
+            // Names of buckets are read right only when a key has told how its model is spelled: its namespace comes with it.
+            Spelling::Engine => config.open(),
+        }
+    });
+    opened.map(|opened| Store::new(opened, *settings)).map_err(|e| PyValueError::new_err(whole(&e)))
 }
 
 /// How a store behaves, where that is not said otherwise: as LMCache's connector wants it.

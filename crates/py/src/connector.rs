@@ -47,9 +47,9 @@ impl Connector {
     #[pyo3(signature = (source, **settings))]
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let settings = config::settings(settings)?;
-        let opened = config::open(source.py(), &config::Source::of(source)?)?;
+        let store = config::open(source.py(), &config::Source::of(source)?, &settings)?;
         Ok(Connector {
-            desk: Desk::new(Handle::new(Arc::new(Store::new(opened, settings))))?,
+            desk: Desk::new(Handle::new(Arc::new(store)))?,
             said: Mutex::new(Said { since: Instant::now(), lines: 0, unsaid: 0 }),
         })
     }

@@ -43,7 +43,6 @@ pub struct Settings {
 pub struct Store {
     pub opened: Opened,
     pub settings: Settings,
-    layout: Digest,
     namespaces: Mutex<HashMap<String, Arc<Namespace>>>,
     holds: Mutex<Holds>,
     closed: AtomicBool,
@@ -55,12 +54,8 @@ pub type Named = Result<Key, String>;
 impl Store {
     /// Over these tiers.
     pub fn new(opened: Opened, settings: Settings) -> Self {
-        let layout = match settings.spelling {
-            Spelling::Mp => Digest::of("kvtier layout", b"lmcache-mp"),
-            Spelling::Engine => Digest::of("kvtier layout", b"lmcache"),
-        };
         let holds = Mutex::new(Holds::lasting(settings.hold));
-        Store { opened, settings, layout, namespaces: Mutex::default(), holds, closed: AtomicBool::new(false) }
+        Store { opened, settings, namespaces: Mutex::default(), holds, closed: AtomicBool::new(false) }
     }
 
     /// All tiers as one.
@@ -86,12 +81,20 @@ impl Store {
     }
 
     /// A salt is a tenant. Chunks of a model, rank and group have one length, which the first teaches.
+    pub fn namespace_of(salt: &str, settings: &Settings) -> Namespace {
+        let layout: &[u8] = match settings.spelling {
+            Spelling::Mp => b"lmcache-mp",
+            Spelling::Engine => b"lmcache",
+        };
+        Namespace::new(salt, Digest::of("kvtier layout", layout)).with_partial(settings.partial)
+    }
+
     fn namespace(&self, salt: &str) -> Arc<Namespace> {
         let mut known = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(there) = known.get(salt) {
             return Arc::clone(there);
         }
-        let made = Arc::new(Namespace::new(salt, self.layout).with_partial(self.settings.partial));
+        let made = Arc::new(Store::namespace_of(salt, &self.settings));
         if known.len() < NAMESPACES_MAX {
             known.insert(salt.to_owned(), Arc::clone(&made));
         }

@@ -36,8 +36,8 @@ impl Tiers {
     #[pyo3(signature = (source, **settings))]
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let settings = config::settings(settings)?;
-        let opened = config::open(source.py(), &config::Source::of(source)?)?;
-        Ok(Tiers(Handle::new(Arc::new(Store::new(opened, settings)))))
+        let store = config::open(source.py(), &config::Source::of(source)?, &settings)?;
+        Ok(Tiers(Handle::new(Arc::new(store))))
     }
 
     /// A queue of batches with an event descriptor of its own.

@@ -2,6 +2,8 @@
 
 import array
 import asyncio
+import ctypes
+import mmap
 import os
 import tempfile
 import threading
@@ -153,6 +155,35 @@ class Async(Case):
         self.assertEqual(asyncio.run(work()), [True])
 
 
+class Registered(Case):
+    def test_memory_that_was_registered_is_used_for_what_lies_in_it_and_is_registered_once(self):
+        tiers = kvtier._native.Tiers({"tiers": [{"type": "file", "path": self.dir, "bytes": 64 * MIB, "free_min": 0}]})
+        self.addCleanup(tiers.close)
+        arena, other = mmap.mmap(-1, 4 * MIB), mmap.mmap(-1, MIB)
+        views = [memoryview(arena)[n * MIB : (n + 1) * MIB] for n in range(4)]
+        [said] = tiers.register(ctypes.addressof(ctypes.c_char.from_buffer(arena)), len(arena))
+        names = [f"m@00000000@0@{n:02x}" for n in range(5)]
+        counters = lambda: [dict(tiers.status()[2])[name] for name in ("fixed_requests", "unfixed_requests", "registered_bytes")]
+        fault, answers = tiers.save(names[:4], views)
+        self.assertEqual((fault, answers), (None, [1] * 4))
+        fixed, unfixed, registered = counters()
+        if "4194304 bytes registered" not in said or "unregistered" in said:
+            # No io_uring, or a limit of locked memory: said, and nothing is worse for it.
+            self.assertRegex(said, "no registration|would not pin|keeps no table")
+            self.assertEqual(fixed, 0)
+            return
+        self.assertEqual(registered, 4 * MIB)
+        self.assertGreaterEqual(fixed, 4, "each chunk's bytes")
+        self.assertLessEqual(unfixed, 4, "the footers, which are no bytes of the caller's")
+        self.assertEqual(tiers.load(names[:4], views), (None, [MIB] * 4))
+        self.assertGreaterEqual(counters()[0], fixed + 4)
+        before = counters()
+        self.assertEqual(tiers.save(names[4:], [other]), (None, [1]))
+        after = counters()
+        self.assertEqual((after[0], after[2]), (before[0], registered), "what lies elsewhere does not go through it")
+        self.assertGreater(after[1], before[1] + 1)
+
+
 try:
     import numpy
 except ImportError:
@@ -170,6 +201,17 @@ class Arrays(Case):
         self.assertTrue((data == into).all())
         with self.assertRaisesRegex(ValueError, "contiguous"):
             store.save([key(2)], [data[:, ::2]])
+
+    def test_arrays_in_pages_of_their_own_are_not_copied_below_either(self):
+        store = self.store()
+        data = numpy.frombuffer(mmap.mmap(-1, MIB), dtype=numpy.uint16)
+        data[:] = numpy.arange(len(data))
+        into = numpy.frombuffer(mmap.mmap(-1, MIB), dtype=numpy.uint16)
+        store.save([key(1)], [data])
+        self.assertEqual(store.load([key(1)], [into]), [MIB])
+        self.assertTrue((data == into).all())
+        counters = store.status().counters
+        self.assertEqual((counters["copied_bounce_bytes"], counters["copied_tail_bytes"]), (0, 0))
 
 
 if __name__ == "__main__":

@@ -368,3 +368,52 @@ fn a_first_chunk_that_is_partial_does_not_keep_full_ones_out() {
         ErrorKind::Invalid
     );
 }
+
+#[test]
+fn salts_are_tenants_of_one_bucket_and_counted_and_listed_from_the_start() {
+    let all = Arc::new(Namespace::new("", Digest::of("layout", b"x")).with_partial(false).with_salts_as_tenants());
+    let key = |salt: &str, n: u8| {
+        let id = KeyId::from(ObjectKey::new("org/m", KvRank(255), 0, ChunkHash::new(&[n; 4]), salt).unwrap());
+        Key::new(all.of(&id), id)
+    };
+    let with =
+        |config: kvtier_s3::tier::TierConfig| config.with_layout(Layout::LmcacheMp).with_namespace(Arc::clone(&all));
+    let world = World::with(with);
+    for (n, salt) in (0..).zip(["", "alice", "bob", "bob"]) {
+        assert_eq!(world.save(&key(salt, n), LEN), Saved::Stored, "{salt}");
+    }
+    assert_eq!(world.lookup(&key("alice", 0)), Presence::Miss, "another's");
+    // What LMCache stored is its salt's too; the rest of the bucket is nobody's.
+    world.server.put_object("kv/org/m@000000ff@0@ffffffff@alice", vec![7; LEN]);
+    world.server.put_object("kv/readme.txt", vec![7; LEN]);
+    let other = World::over(Arc::clone(&world.server), with);
+    let by_tenant = || {
+        let tenants = other.tier.usage().tenants.into_iter().filter(|t| t.chunks > 0);
+        tenants.map(|t| (t.tenant, t.chunks)).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let expected = std::collections::BTreeMap::from([(String::new(), 1), ("alice".into(), 2), ("bob".into(), 2)]);
+    assert_eq!(by_tenant(), expected, "before any key was asked for");
+    let page = other.tier.spelled_keys(&other.suite.ctx(), None).wait().unwrap();
+    let names: Vec<String> = page.keys.iter().map(|(id, _)| spelled(id)).collect();
+    let mut expected: Vec<String> = [("", 0), ("@alice", 1), ("@bob", 2), ("@bob", 3), ("@alice", 0xff)]
+        .map(|(salt, n): (&str, u8)| format!("org/m@000000ff@0@{}{salt}", format!("{n:02x}").repeat(4)))
+        .into();
+    expected.sort_unstable();
+    assert_eq!((names, page.next), (expected, None), "in the order of the bucket");
+    assert!(page.keys.iter().all(|(_, bytes)| *bytes == LEN as u64));
+}
+
+fn spelled(id: &KeyId) -> String {
+    match id {
+        KeyId::Object(id) => id.native_name().unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn in_our_own_layout_a_bucket_cannot_tell_its_keys() {
+    let world = World::new();
+    let listed = world.tier.spelled_keys(&world.suite.ctx(), None).wait();
+    assert_eq!(listed.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert!(!world.tier.spells_keys());
+}

@@ -116,6 +116,8 @@ impl EngineConfig {
 pub struct Registered {
     /// Whether the engine uses the registration; otherwise its memory moves like any other.
     pub fixed: bool,
+    /// How many bytes the kernel has pinned that it had not before.
+    pub bytes: usize,
     /// Why not, or what was registered.
     pub reason: String,
 }
@@ -189,7 +191,7 @@ impl Engine {
             _ if self.0.shared.lock().is_closed() => Err(Error::closed()),
             Backend::Uring(reactor) => reactor.register(arena),
             Backend::Threads(_) => {
-                Ok(Registered { fixed: false, reason: "blocking threads need no registration".into() })
+                Ok(Registered { fixed: false, bytes: 0, reason: "blocking threads need no registration".into() })
             }
         }
     }

@@ -170,7 +170,9 @@ impl<'a> Loop<'a> {
             match command {
                 Command::Register(arena, reply) => {
                     let Kernel { ring, pinned, .. } = &mut *self.kernel;
-                    let _ = reply.send(pinned.add(ring, arena));
+                    let registered = pinned.add(ring, arena);
+                    self.counts.registered(registered.bytes);
+                    let _ = reply.send(registered);
                 }
                 #[cfg(test)]
                 Command::Die => panic!("told to die"),

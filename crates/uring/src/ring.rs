@@ -58,14 +58,14 @@ impl Pinned {
                 if let Err(why) = self.pin(ring, region.addr + start, len) {
                     self.arenas.push(arena);
                     let reason = format!("{why}; {bytes} bytes registered, the rest moves unregistered");
-                    return Registered { fixed: false, reason };
+                    return Registered { fixed: false, bytes, reason };
                 }
                 bytes += len;
             }
             self.regions.push(region.id);
         }
         self.arenas.push(arena);
-        Registered { fixed: true, reason: format!("{bytes} bytes registered") }
+        Registered { fixed: true, bytes, reason: format!("{bytes} bytes registered") }
     }
 
     fn pin(&mut self, ring: &IoUring, addr: usize, len: usize) -> Result<(), String> {

@@ -16,6 +16,8 @@ pub struct Stats {
     pub fixed: u64,
     /// Requests through other memory.
     pub unfixed: u64,
+    /// Bytes of memory that the kernel has pinned.
+    pub registered_bytes: u64,
     /// Jobs that wait to begin, now.
     pub queued: u64,
 }
@@ -29,6 +31,7 @@ pub struct Counts {
     retries: AtomicU64,
     fixed: AtomicU64,
     unfixed: AtomicU64,
+    registered_bytes: AtomicU64,
 }
 
 impl Counts {
@@ -49,6 +52,10 @@ impl Counts {
         if fixed { &self.fixed } else { &self.unfixed }.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub fn registered(&self, bytes: usize) {
+        self.registered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     pub fn stats(&self, queued: usize) -> Stats {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         Stats {
@@ -58,6 +65,7 @@ impl Counts {
             retries: get(&self.retries),
             fixed: get(&self.fixed),
             unfixed: get(&self.unfixed),
+            registered_bytes: get(&self.registered_bytes),
             queued: queued as u64,
         }
     }

@@ -40,8 +40,8 @@ pub fn bucket(_: &[Package]) -> Result<Outcome> {
 
 /// LMCache runs our module as its storage.
 pub fn wheel(_: &[Package]) -> Result<Outcome> {
-    let count = crate::lmcache::test(None)?;
-    Ok(Outcome::Noted(format!("{count} tests under {}", venv::LMCACHE.packages[0])))
+    let tests = crate::lmcache::test(None)?;
+    Ok(Outcome::Noted(format!("{tests} under {}", venv::LMCACHE.packages[0])))
 }
 
 fn round_trip(home: &Path, base: &Path) -> Result<usize> {

@@ -6,6 +6,7 @@ mod asan;
 mod botocore;
 mod items;
 mod lmcache;
+mod python;
 
 use std::time::Instant;
 
@@ -41,6 +42,12 @@ const ITEMS: &[Item] = &[
         run: lmcache::bucket,
     },
     Item { name: "lmcache-wheel", what: "the Python module inside the real LMCache", run: lmcache::wheel },
+    Item { name: "python", what: "the Python module's tests with KVTIER_NIGHTLY=1", run: python::long },
+    Item {
+        name: "python-valgrind",
+        what: "memcheck on the Python module's tests, with a canary",
+        run: python::valgrind,
+    },
     Item { name: "botocore", what: "the S3 client's signatures beside botocore's", run: botocore::run },
     Item { name: "clippy-each", what: "each crate is clean with its own features only", run: items::clippy_each },
     Item { name: "features", what: "all pairs of features", run: items::features },
@@ -53,7 +60,7 @@ pub fn run(args: &mut Args) -> Result<()> {
     let only = args.value("--only")?;
     args.end()?;
     if list {
-        ITEMS.iter().for_each(|item| println!("{:<14} {}", item.name, item.what));
+        ITEMS.iter().for_each(|item| println!("{:<16} {}", item.name, item.what));
         return Ok(());
     }
     let packages = workspace::read()?;
@@ -80,7 +87,7 @@ fn carry_out(item: &Item, packages: &[Package]) -> (String, bool) {
         Ok(Outcome::Skipped(why)) => format!("skipped: {why}"),
         Err(error) => format!("FAILED: {error:#}"),
     };
-    let line = format!("{:<13} {:>7.1} s  {text}", item.name, start.elapsed().as_secs_f64());
+    let line = format!("{:<15} {:>7.1} s  {text}", item.name, start.elapsed().as_secs_f64());
     println!("--- {line}");
     (line, outcome.is_err())
 }

@@ -14,7 +14,7 @@ use crate::DiskConfig;
 pub struct Foreign {
     pub layout: Layout,
     pub verify: Verify,
-    /// Whose chunks these are: told at the start, else that of the first key. A name has no place for it.
+    /// Whose chunks these are: told at the start, else that of the first key. A name has no place for it, but for the salt.
     namespace: OnceLock<Arc<Namespace>>,
     /// File names by key, for what is done to files that no op names: eviction, the sweep.
     names: RwLock<HashMap<Digest, Arc<str>>>,
@@ -73,7 +73,7 @@ impl Foreign {
         if first {
             self.call(|call| call.now = true);
         }
-        if ours.digest() == key.namespace().digest() {
+        if ours.of(key.id()).digest() == key.namespace().digest() {
             return None;
         }
         let what = format!(
@@ -113,7 +113,8 @@ impl Foreign {
 
     /// The key of a listed name. `None` when it is none of this layout, or as long as it is unknown whose chunks these are.
     pub fn key_of(&self, name: &str) -> Option<Key> {
-        Some(Key::new(Arc::clone(self.namespace()?), self.layout.key_of(name)?))
+        let id = self.layout.key_of(name)?;
+        Some(Key::new(self.namespace()?.of(&id), id))
     }
 
     /// The keys whose names are remembered.

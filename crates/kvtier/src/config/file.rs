@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
-use kvtier_core::{Error, ErrorKind};
+use kvtier_core::{Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_file::{ChunkShape, Durability, EngineKind, FileConfig, FileTier, Layout, Verify};
 use kvtier_index::{Compat, Quotas};
@@ -57,6 +58,9 @@ pub struct FileSpec {
     pub compat: Option<Compat>,
     /// The tier's name; the default is `file`.
     pub name: Option<String>,
+    /// Whose chunks a directory of a foreign layout holds; without it the first key says so. No setting of files: whoever opens it knows.
+    #[serde(skip)]
+    pub namespace: Option<Arc<Namespace>>,
 }
 
 impl FileSpec {
@@ -77,6 +81,7 @@ impl FileSpec {
             quotas: Quotas::new(),
             compat: None,
             name: None,
+            namespace: None,
         }
     }
 
@@ -93,6 +98,10 @@ impl FileSpec {
         }
         if let Some(shape) = &self.shape {
             config = config.with_chunk_shape(shape.clone());
+        }
+        // Ours tells by itself whose chunks it holds.
+        if let Some(namespace) = self.namespace.as_ref().filter(|_| self.layout.is_some_and(Layout::is_foreign)) {
+            config = config.with_namespace(Arc::clone(namespace));
         }
         if let Some(bytes) = self.free_min {
             config = config.with_free_min(bytes);

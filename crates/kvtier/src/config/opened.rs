@@ -19,6 +19,8 @@ pub struct Opened {
     pub(super) files: Vec<Arc<kvtier_file::FileTier>>,
     #[cfg(feature = "gds")]
     pub(super) gds: Vec<Arc<kvtier_gds::GdsTier>>,
+    #[cfg(feature = "s3")]
+    pub(super) s3: Vec<Arc<kvtier_s3::tier::S3Tier>>,
     pub(super) config: Config,
 }
 
@@ -54,6 +56,11 @@ impl Opened {
 
     /// The keys of the slowest tier, through which everything passes. `Unsupported` where its medium does not tell whose chunk is whose.
     pub fn names(&self) -> Result<Names, Error> {
-        Names::of(self.config.tiers.last())
+        let slowest = self.config.tiers.last();
+        #[cfg(feature = "s3")]
+        if let (Some(super::TierSpec::S3(_)), Some(tier)) = (slowest, self.s3.last()) {
+            return Names::of_bucket(tier);
+        }
+        Names::of(slowest)
     }
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use kvtier_core::{Error, ErrorKind, Tier};
+use kvtier_core::{Error, ErrorKind, Namespace, Tier};
 use kvtier_evict::PolicyKind;
 use kvtier_index::{Compat, Quotas};
 use serde::{Deserialize, Deserializer};
@@ -100,6 +100,14 @@ impl Config {
         self
     }
 
+    /// Says whose chunks lie in tiers of LMCache's layouts, whose names do not tell that: so that what is there is counted from the start, not
+    /// from the first key on. With salts as tenants, chunks of every salt are served and counted by salt.
+    #[must_use]
+    pub fn with_namespace(mut self, namespace: &Arc<Namespace>) -> Self {
+        self.tiers.iter_mut().filter_map(TierSpec::namespace).for_each(|place| *place = Some(Arc::clone(namespace)));
+        self
+    }
+
     /// Reads JSON; `source` names it in errors.
     pub fn from_json(text: &str, source: &str) -> Result<Self, Error> {
         let json: serde_json::Value = serde_json::from_str(text).map_err(|e| {
@@ -157,6 +165,8 @@ impl Config {
             files: started.files,
             #[cfg(feature = "gds")]
             gds: started.gds,
+            #[cfg(feature = "s3")]
+            s3: started.s3,
             config: self.clone(),
         })
     }
@@ -188,6 +198,21 @@ impl Config {
     }
 }
 
+impl TierSpec {
+    /// Where it notes whose chunks its medium holds.
+    fn namespace(&mut self) -> Option<&mut Option<Arc<Namespace>>> {
+        match self {
+            TierSpec::Host { .. } => None,
+            #[cfg(feature = "file")]
+            TierSpec::File(spec) => Some(&mut spec.namespace),
+            #[cfg(feature = "gds")]
+            TierSpec::Gds(spec) => Some(&mut spec.file.namespace),
+            #[cfg(feature = "s3")]
+            TierSpec::S3(spec) => Some(&mut spec.namespace),
+        }
+    }
+}
+
 /// What opening tiers leaves behind besides them.
 #[derive(Default)]
 struct Started {
@@ -195,6 +220,8 @@ struct Started {
     files: Vec<Arc<kvtier_file::FileTier>>,
     #[cfg(feature = "gds")]
     gds: Vec<Arc<kvtier_gds::GdsTier>>,
+    #[cfg(feature = "s3")]
+    s3: Vec<Arc<kvtier_s3::tier::S3Tier>>,
 }
 
 impl Started {
@@ -222,7 +249,11 @@ impl Started {
                 Ok(gds)
             }
             #[cfg(feature = "s3")]
-            TierSpec::S3(spec) => Ok(Arc::new(spec.open()?)),
+            TierSpec::S3(spec) => {
+                let s3 = Arc::new(spec.open()?);
+                self.s3.push(Arc::clone(&s3));
+                Ok(s3)
+            }
         }
     }
 }

@@ -144,6 +144,9 @@ const FILE: &[Metric] = metrics! { "file":
     Experimental Bytes copied_tail_bytes "copy ledger: last partial pages, at most 4095 bytes a chunk",
     Experimental Bytes copied_bounce_bytes "copy ledger: payload that went through bounce memory, because the caller's was not aligned",
     Experimental Bytes summed_save_bytes "copy ledger: payload summed for saves; none when the view knew its sums",
+    Experimental Ops fixed_requests "reads and writes through memory that is registered with io_uring",
+    Experimental Ops unfixed_requests "reads and writes through other memory",
+    Experimental Bytes registered_bytes "memory that was registered with io_uring",
     Stable Micros queue_us "time that steps of ops waited for one of the tier's threads",
     Stable Ops throttled "ops turned away because too much was in flight",
     Stable Ops stranded "ops past their deadline whose memory the medium still held",
@@ -201,7 +204,8 @@ const S3: &[Metric] = metrics! { "s3":
     Stable Ops requests_delete "requests that delete, likewise",
 };
 
-/// Every counter of every kind of tier, in the order in which the tier shows them. A `gds` tier has those of `file` besides its own.
+/// Every counter of every kind of tier, in the order in which the tier shows them. A `gds` tier has those of `file` besides its own, but for
+/// those of io_uring.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
     HostCounters::TABLE.iter().chain(FILE).chain(GDS).chain(S3).chain(StackCounters::TABLE)
 }

@@ -1,6 +1,7 @@
 """`kvtier.lmcache.KvtierL2Adapter` under LMCache's own `plugin`: its factory, its controllers' calls."""
 
 import os
+import time
 import unittest
 
 from lmcache.v1.distributed.internal_api import L2AdapterListener
@@ -135,12 +136,59 @@ class Plugin(Case):
         self.assertEqual(self.load(theirs, [key(2)], [into]), [True])
         self.assertEqual(bytes(into.byte_array), content(2, MIB))
 
-    def test_memory_of_the_first_level_is_registered_once(self):
-        status = self.opened().report_status()
-        self.assertTrue(status["is_healthy"])
-        [said] = status["registered_memory"]
-        self.assertRegex(said, "bytes registered|no registration|kernel")
-        self.assertIn("no host memory", self.opened(arena=False).report_status()["registered_memory"][0])
+    def test_salts_share_the_old_objects_directory_and_are_counted_right_after_a_restart(self):
+        old = {"type": "fs", "base_path": self.dir, "max_capacity_gb": 1}
+        theirs = adapter(old)
+        self.store(theirs, [key(1, "alice"), key(2, "bob")], [self.arena.obj(MIB, 1), self.arena.obj(MIB, 2)])
+        theirs.close()
+        a = self.opened(old)
+        self.assertTrue(self.store(a, [key(3, "alice")], [self.arena.obj(MIB, 3)]).is_successful())
+        self.assertTrue(self.store(a, [key(4)], [self.arena.obj(MIB, 4)]).is_successful())
+        a.close()
+        a = self.opened(old)
+        expected, limit = {"": MIB, "alice": 2 * MIB, "bob": MIB}, time.monotonic() + 60
+        # Sizes of files that others may have written are looked at in the background.
+        while dict(a.get_usage().bytes_by_cache_salt) != expected and time.monotonic() < limit:
+            time.sleep(0.05)
+        self.assertEqual(dict(a.get_usage().bytes_by_cache_salt), expected, "before any key was asked for")
+        into = self.arena.obj(MIB)
+        self.assertEqual(self.load(a, [key(2, "bob")], [into]), [True])
+        self.assertEqual(bytes(into.byte_array), content(2, MIB))
+        self.assertEqual(self.lookup(a, [key(1), key(1, "alice"), key(1, "bob")]), [False, True, False])
+
+    def moved(self, a):
+        """How many requests went through registered memory, and how many through other, and how much is registered."""
+        counters = a.report_status()["counters"]
+        return [counters[name] for name in ("fixed_requests", "unfixed_requests", "registered_bytes")]
+
+    def test_memory_of_the_first_level_is_registered_once_and_used(self):
+        a = self.opened()
+        self.assertTrue(a.report_status()["is_healthy"])
+        [said] = a.report_status()["registered_memory"]
+        self.assertIn(f"{self.arena.size} bytes registered", said, a.report_status()["reasons"])
+        self.assertEqual(self.moved(a), [0, 0, self.arena.size])
+        keys = [key(n) for n in range(8)]
+        for n, k in enumerate(keys):
+            self.assertTrue(self.store(a, [k], [self.arena.obj(MIB, n)]).is_successful())
+        stored = self.moved(a)
+        self.assertGreaterEqual(stored[0], 8, "each chunk's bytes")
+        self.assertLessEqual(stored[1], 8, "the footers, which are no bytes of the caller's")
+        into = [self.arena.obj(MIB, 200) for _ in keys]
+        self.assertEqual(self.load(a, keys, into), [True] * 8)
+        loaded = self.moved(a)
+        self.assertGreaterEqual(loaded[0] - stored[0], 8)
+        self.assertLessEqual(loaded[1] - stored[1], 8)
+        self.assertEqual(loaded[2], self.arena.size, "once, whatever is moved")
+        for n, obj in enumerate(into):
+            self.assertEqual(bytes(obj.byte_array), content(n, MIB))
+
+    def test_without_memory_to_register_all_moves_unregistered(self):
+        a = self.opened(arena=False)
+        self.assertIn("no host memory", a.report_status()["registered_memory"][0])
+        self.assertTrue(self.store(a, [key(1)], [self.arena.obj(MIB, 1)]).is_successful())
+        fixed, unfixed, registered = self.moved(a)
+        self.assertEqual((fixed, registered), (0, 0))
+        self.assertGreater(unfixed, 0)
 
     def test_settings_that_contradict_each_other_are_refused_at_the_start(self):
         with self.assertRaisesRegex(ValueError, "move `eviction` into adapter_params"):

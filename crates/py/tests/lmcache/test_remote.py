@@ -45,7 +45,9 @@ def of_tokens(start, end):
     return (tokens + layers * 1000).expand(2, LAYERS, end - start, HIDDEN)
 
 
-class Remote(Case):
+class Engine(Case):
+    """An engine of LMCache's with our connector, or with its own."""
+
     def engine(self, extra=None, class_name="KvtierRemoteConnector", **settings):
         place = "remote_storage_plugin.kvtier"
         plugin = {f"{place}.module_path": "kvtier.lmcache", f"{place}.class_name": class_name}
@@ -79,19 +81,21 @@ class Remote(Case):
             time.sleep(0.02)
         self.assertEqual(engine.lookup(tokens), chunks)
 
-    def both(self):
-        """A directory holds chunks of one length: one for those with headers, one for those without."""
-        base = self.dir
-        for meta in (False, True):
-            self.dir = f"{base}/{meta}"
-            yield meta
-
     def whole(self, tokens, wanted):
         there = [True] * wanted + [False] * (len(tokens) - wanted)
         self.assertEqual(self.engine_now.retrieve(tokens).tolist(), there)
         for (start, end), found in self.gpu.got.items():
             self.assertTrue(torch.equal(found, of_tokens(start, end)), (start, end))
         self.assertEqual(max((end for _, end in self.gpu.got), default=0), wanted)
+
+
+class Remote(Engine):
+    def both(self):
+        """A directory holds chunks of one length: one for those with headers, one for those without."""
+        base = self.dir
+        for meta in (False, True):
+            self.dir = f"{base}/{meta}"
+            yield meta
 
     def test_the_engine_stores_finds_and_retrieves_with_and_without_headers_and_after_a_restart(self):
         tokens = list(range(5 * CHUNK))

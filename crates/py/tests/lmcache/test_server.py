@@ -15,9 +15,11 @@ LAYOUT = MemoryLayoutDesc([torch.Size([MIB])], [torch.uint8])
 
 
 class Server(Case):
+    def params(self):
+        return {"tiers": [{"type": "file", "path": self.dir, "bytes": 64 * MIB, "free_min": 0}]}
+
     def manager(self, plugin, **more):
-        tiers = [{"type": "file", "path": self.dir, "bytes": 64 * MIB, "free_min": 0}]
-        spec = {**plugin, "adapter_params": {"tiers": tiers}, **more}
+        spec = {**plugin, "adapter_params": self.params(), **more}
         words = ["--l1-size-gb", "0.0625", "--no-l1-use-lazy", "--eviction-policy", "LRU"]
         manager = StorageManager(parse_args([*words, "--l2-adapter", json.dumps(spec)]))
         self.addCleanup(self.close, manager)

@@ -1,5 +1,6 @@
 """`kvtier.Store` with torch, which is there where LMCache is."""
 
+import mmap
 import unittest
 
 import torch
@@ -18,6 +19,14 @@ class Tensors(Case):
             store.save([key], [data])
             self.assertEqual(store.load([key], [into]), [data.nbytes])
             self.assertTrue(torch.equal(data.view(torch.uint8), into.view(torch.uint8)))
+        # In pages of their own, as LMCache's are, not even the tier copies them.
+        before = store.status().counters["copied_bounce_bytes"]
+        data, into = (torch.frombuffer(mmap.mmap(-1, MIB), dtype=torch.uint8) for _ in range(2))
+        data.copy_(torch.arange(MIB) % 251)
+        store.save([Key("model", b"pages")], [data])
+        self.assertEqual(store.load([Key("model", b"pages")], [into]), [MIB])
+        self.assertTrue(torch.equal(data, into))
+        self.assertEqual(store.status().counters["copied_bounce_bytes"], before)
         with self.assertRaisesRegex(errors.Invalid, "contiguous"):
             store.save([Key("model", b"x")], [torch.zeros(8, 8).t()])
         with self.assertRaisesRegex(errors.Invalid, "meta"):

@@ -101,6 +101,7 @@ pub struct TierConfig {
     /// How long a save waits for room before it is shed. Less than a second, so that no writer stands still for longer.
     pub room_wait_max: Duration,
     /// Whose chunks these are. Names of LMCache's layouts do not tell: there a tier has one namespace, and with `None` the first key says which.
+    /// One with salts as tenants stands for those of all salts there.
     pub namespace: Option<Arc<Namespace>>,
     /// What stands before every name; slashes at its ends do not matter.
     pub prefix: String,

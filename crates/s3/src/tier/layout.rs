@@ -105,8 +105,19 @@ impl Names {
             let digest = Digest::from_hex(rest.get(3..)?)?;
             return (self.of_digest(&digest) == name).then_some(digest);
         }
-        let namespace = Arc::clone(self.namespace.get()?);
-        Some(*Key::new(namespace, self.id(rest)?).digest())
+        self.key(name).map(|key| *key.digest())
+    }
+
+    /// The key of this name in LMCache's layouts; `None` as for [`Names::digest`].
+    pub fn key(&self, name: &str) -> Option<Key> {
+        let (namespace, id) = (self.namespace.get()?, self.id_of(name)?);
+        Some(Key::new(namespace.of(&id), id))
+    }
+
+    /// What this name spells in LMCache's layouts; `None` for any other object, and in our own layout, where names are digests.
+    pub fn id_of(&self, name: &str) -> Option<KeyId> {
+        let rest = name.strip_prefix(&self.root).filter(|rest| !rest.starts_with(OWN))?;
+        if self.is_own() { None } else { self.id(rest) }
     }
 
     fn id(&self, name: &str) -> Option<KeyId> {
@@ -172,7 +183,7 @@ impl Names {
 
     fn agree(&self, key: &Key) -> Result<(), Error> {
         let ours = self.namespace.get_or_init(|| Arc::clone(key.namespace()));
-        if ours.digest() == key.namespace().digest() {
+        if ours.of(key.id()).digest() == key.namespace().digest() {
             return Ok(());
         }
         let what = format!(

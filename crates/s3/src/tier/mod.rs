@@ -15,6 +15,7 @@ mod lookup;
 mod room;
 mod save;
 mod shared;
+mod spelled;
 mod together;
 mod told;
 mod truth;
@@ -34,6 +35,7 @@ use kvtier_mem::{Arena, ArenaConfig, BackingKind};
 use tokio::runtime::{Builder, Runtime};
 
 pub use config::{Compat, Layout, TierConfig, Verify};
+pub use spelled::SpelledPage;
 #[cfg(fuzzing)]
 pub use truth::fuzz_manifest;
 pub use truth::{Evictor, TruthConfig};

@@ -18,6 +18,8 @@ use super::wire::{Request, Response, decode};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Setup {
+    /// The port of 127.0.0.1 where it listens; 0 for any that is free.
+    pub port: u16,
     /// The one bucket, which exists from the start. A name that ends in `--x-s3` makes it S3 Express.
     pub bucket: String,
     /// The key pair of its one user.
@@ -51,6 +53,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Setup {
+            port: 0,
             bucket: "bucket".into(),
             access_key: "AKIDTEST".into(),
             secret_key: "secret/test+key".into(),
@@ -153,7 +156,7 @@ impl Server {
     }
 
     fn listen(setup: Setup, http2: bool) -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let listener = TcpListener::bind(("127.0.0.1", setup.port))?;
         let address = listener.local_addr()?;
         let (ahead_s, plain_uploads) = (setup.clock_ahead_s, setup.plain_uploads);
         let shared = Arc::new(Shared {

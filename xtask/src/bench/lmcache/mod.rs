@@ -1,4 +1,5 @@
-//! `cargo xtask bench lmcache`: our adapters beside LMCache's own, inside LMCache, in turns on the same directory.
+//! `cargo xtask bench lmcache`: our adapters beside LMCache's own, inside LMCache, in turns on the same directory; with `--s3`, at the S3
+//! server in memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,13 +10,16 @@ use serde_json::{Value, json};
 
 use super::file::{MEASURE, RIVALS, bytes};
 use super::machine;
+use super::s3::Served;
 use crate::args::Args;
 use crate::sh::{Cmd, root};
 use crate::{venv, wheel};
 
 const BATCHES: &str = include_str!("batches.py");
 /// Ours under LMCache's wrapper and as a plugin, and LMCache's own.
-const KINDS: [&str; 5] = ["native_plugin", "plugin", "fs", "fs_native", "raw_block"];
+const KINDS: &[&str] = &["native_plugin", "plugin", "fs", "fs_native", "raw_block"];
+/// The same over a bucket.
+const KINDS_S3: &[&str] = &["native_plugin", "plugin", "s3"];
 /// Chunks of a task.
 const BATCH: u64 = 16;
 const TURN_LIMIT_S: u64 = 10 * 60;
@@ -25,6 +29,8 @@ type Samples = BTreeMap<(u64, String, &'static str), Vec<Value>>;
 
 struct Plan {
     path: PathBuf,
+    /// The S3 server, in place of a directory.
+    server: Option<Served>,
     sizes: Vec<u64>,
     turns: u64,
     gb: f64,
@@ -36,7 +42,9 @@ pub fn run(args: &mut Args) -> Result<()> {
     let sizes = args.value("--sizes")?.unwrap_or_else(|| "4MiB,10MiB,32MiB".into());
     let base = args.value("--path")?.map_or_else(|| root().join("target"), PathBuf::from);
     let gb = args.value("--gb")?.unwrap_or_else(|| "1".into());
-    let plan = Plan {
+    let s3 = args.flag("--s3");
+    let mut plan = Plan {
+        server: None,
         path: base.join(format!("kvtier-bench-lmcache.{}", std::process::id())),
         sizes: sizes.split(',').map(bytes).collect::<Result<_>>()?,
         turns: args.number("--turns")?.unwrap_or(5).max(1),
@@ -49,18 +57,27 @@ pub fn run(args: &mut Args) -> Result<()> {
     for (name, text) in [("measure.py", MEASURE), ("rivals.py", RIVALS), ("batches.py", BATCHES)] {
         fs::write(home.join(name), text)?;
     }
+    if s3 {
+        plan.server = Some(Served::alone()?);
+    }
     fs::create_dir_all(&plan.path).with_context(|| format!("cannot make {}", plan.path.display()))?;
     let samples = measure(&plan, &home, &module);
     let _ = fs::remove_dir_all(&plan.path);
     print(&plan, &samples?)
 }
 
+impl Plan {
+    fn kinds(&self) -> &'static [&'static str] {
+        if self.server.is_some() { KINDS_S3 } else { KINDS }
+    }
+}
+
 fn measure(plan: &Plan, home: &Path, module: &Path) -> Result<Samples> {
     let mut samples = Samples::new();
     for size in &plan.sizes {
         for turn in 0..plan.turns {
-            for place in 0..KINDS.len() {
-                let kind = KINDS[(turn as usize + place) % KINDS.len()];
+            for place in 0..plan.kinds().len() {
+                let kind = plan.kinds()[(turn as usize + place) % plan.kinds().len()];
                 let dir = plan.path.join(format!("{size}-{turn}-{place}"));
                 fs::create_dir(&dir)?;
                 let found = one(plan, (home, module), (*size, kind), &dir).with_context(|| format!("{kind}, {size} B"));
@@ -78,8 +95,12 @@ fn measure(plan: &Plan, home: &Path, module: &Path) -> Result<Samples> {
 
 fn one(plan: &Plan, (home, module): (&Path, &Path), (size, kind): (u64, &str), dir: &Path) -> Result<Vec<Value>> {
     let chunks = ((plan.gb * 1e9 / size as f64).ceil() as u64).next_multiple_of(BATCH);
-    let cmd = Cmd::new("").arg(venv::python(home).to_string_lossy()).arg(home.join("batches.py").to_string_lossy());
-    let cmd = cmd.arg(dir.to_string_lossy()).args([size, BATCH, chunks].map(|n| n.to_string())).arg(kind);
+    // The server has the last core to itself.
+    let cmd = Cmd::new(if plan.server.is_some() { "taskset -c 0" } else { "" });
+    let cmd = cmd.arg(venv::python(home).to_string_lossy()).arg(home.join("batches.py").to_string_lossy());
+    let place = plan.server.as_ref().map(|server| format!("http://127.0.0.1:{}", server.port("http")));
+    let place = place.unwrap_or_else(|| dir.to_string_lossy().into_owned());
+    let cmd = cmd.arg(place).args([size, BATCH, chunks].map(|n| n.to_string())).arg(kind);
     let cmd = venv::quiet(cmd).env("PYTHONPATH", module.to_string_lossy());
     let text = cmd.limit_s(TURN_LIMIT_S).read()?;
     let last = text.lines().rev().find(|line| line.starts_with('[')).context("the driver printed no samples")?;
@@ -95,18 +116,20 @@ fn print(plan: &Plan, samples: &Samples) -> Result<()> {
         plan.gb
     );
     println!(
-        "\n| chunks | | adapter | MB/s | CPU s/GB | Python µs a chunk | p50 ms a batch |\n|---|---|---|---|---|---|---|"
+        "\n| chunks | | adapter | MB/s | CPU s/GB | µs of Python's threads a chunk: CPU | clock | p50 ms a batch |\n|{}",
+        "---|".repeat(8)
     );
     for size in &plan.sizes {
         for op in ["store", "load"] {
-            for kind in KINDS {
-                let turns = samples.get(&(*size, op.to_owned(), kind)).map_or(&[][..], Vec::as_slice);
+            for kind in plan.kinds() {
+                let turns = samples.get(&(*size, op.to_owned(), *kind)).map_or(&[][..], Vec::as_slice);
                 let median = |name: &str| median(turns, name);
                 println!(
-                    "| {} MiB | {op} | {kind} | {:.0} | {:.3} | {:.0} | {:.1} |",
+                    "| {} MiB | {op} | {kind} | {:.0} | {:.3} | {:.1} | {:.0} | {:.1} |",
                     *size as f64 / 1048576.0,
                     median("mb_per_s"),
                     median("cpu_s_per_gb"),
+                    median("python_cpu_us_per_chunk"),
                     median("python_us_per_chunk"),
                     median("p50_ms"),
                 );

@@ -1,23 +1,16 @@
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdin, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::plan::{AWSCRT, Cell, LMCACHE, MOUNTPOINT, Plan};
+use super::served::{Served, building, program};
 use super::{awscrt, lmcache};
-use crate::bench::machine;
-use crate::sh::{Cmd, root};
+use crate::sh::Cmd;
 use crate::venv;
 
-/// The workspace of the peers.
-const MANIFEST: &str = "benches/s3/Cargo.toml";
-const PROGRAM: &str = "benches/s3/target/release/kvtier-bench-s3";
 /// The core that the clients run on; the server has the last one.
 const CORE: usize = 0;
-/// The longest that building everything may take.
-const BUILD_MAX_S: u64 = 60 * 60;
 /// The longest that one turn of one client may take.
 const TURN_MAX_S: u64 = 120;
 
@@ -27,12 +20,9 @@ pub struct Contest {
     pub names: Vec<String>,
     /// What is not measured, and why.
     pub absent: Vec<String>,
-    ports: Value,
-    certificate: String,
-    server: Child,
+    server: Served,
     /// How to start those in Python.
     scripts: BTreeMap<&'static str, [String; 2]>,
-    _ends_when_closed: ChildStdin,
 }
 
 /// What one turn gave.
@@ -59,8 +49,7 @@ impl Contest {
         let mut scripts = BTreeMap::new();
         scripts.extend(awscrt::install(plan, &mut absent).map(|script| (AWSCRT, script)));
         scripts.extend(lmcache::install(plan, &mut absent).map(|script| (LMCACHE, script)));
-        let program = root().join(PROGRAM).to_string_lossy().into_owned();
-        let built = Cmd::new(&program).arg("peers").read()?;
+        let built = Cmd::new(&program()).arg("peers").read()?;
         let all: Vec<&str> = built.lines().chain(scripts.keys().copied()).collect();
         if let Some(unknown) = plan.peers.iter().find(|peer| !all.contains(&peer.as_str())) {
             let why = absent.iter().map(|why| format!("; {why}")).collect::<String>();
@@ -68,33 +57,24 @@ impl Contest {
         }
         let wanted = |name: &&str| plan.wants(name);
         let names = all.into_iter().filter(wanted).map(String::from).collect();
-        let certificate = root().join("target/bench-s3.pem").to_string_lossy().into_owned();
-        let mut server = Command::new("taskset");
-        server.args(["-c", &(machine::cores() - 1).to_string(), &program, "serve", "--certificate", &certificate]);
-        let server = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut server = server.context("cannot start `taskset` (Debian package util-linux)")?;
-        let mut line = String::new();
-        BufReader::new(server.stdout.take().context("a piped standard output")?).read_line(&mut line)?;
-        let ports = serde_json::from_str(&line).context("the server does not start")?;
-        let stdin = server.stdin.take().context("a piped standard input")?;
-        Ok(Contest { names, absent, ports, certificate, server, scripts, _ends_when_closed: stdin })
+        Ok(Contest { names, absent, server: Served::start()?, scripts })
     }
 
     /// One turn of one client. Bare sockets speak HTTP/1.1 whatever the others speak.
     pub fn measure(&self, cell: &Cell, name: &str) -> Result<Sample> {
         let socket = cell.socket();
         let http2 = socket != cell.scheme && !name.starts_with("raw-");
-        let port = &self.ports[if http2 { &cell.scheme } else { socket }];
+        let port = self.server.port(if http2 { &cell.scheme } else { socket });
         let cmd = Cmd::new("taskset -c").arg(CORE.to_string());
         let cmd = match self.scripts.get(name) {
             Some(script) => cmd.args(script),
-            None => cmd.arg(root().join(PROGRAM).to_string_lossy()).args(["run", "--peer", name]),
+            None => cmd.arg(program()).args(["run", "--peer", name]),
         };
         let cmd = cmd.args(["--op", &cell.op, "--size", &cell.size.to_string()]);
         let cmd = cmd.args(["--concurrency", &cell.inflight.to_string(), "--count", &cell.count.to_string()]);
         let cmd = cmd.arg("--endpoint").arg(format!("{socket}://127.0.0.1:{port}"));
         let cmd = if http2 { cmd.arg("--http2") } else { cmd };
-        let cmd = venv::quiet(cmd).env("SSL_CERT_FILE", &self.certificate).env("RUST_BACKTRACE", "0");
+        let cmd = venv::quiet(cmd).env("SSL_CERT_FILE", &self.server.certificate).env("RUST_BACKTRACE", "0");
         let out = cmd.limit_s(TURN_MAX_S).read()?;
         // Libraries print what they like before.
         let last = out.lines().rev().find(|line| line.starts_with('{')).context("the client printed no JSON")?;
@@ -104,8 +84,7 @@ impl Contest {
 
 /// As many of the clients as can be built, and why others could not.
 fn build(plan: &Plan, absent: &mut Vec<String>) -> Result<()> {
-    // Not --locked: our own crates' dependencies may have grown since; the peers' versions stay as they are all the same.
-    let cargo = Cmd::new("cargo build --release --manifest-path").arg(MANIFEST).limit_s(BUILD_MAX_S);
+    let cargo = building();
     if plan.with_mountpoint {
         match cargo.clone().args(["--features", "mountpoint"]).run() {
             Ok(()) => return Ok(()),
@@ -123,13 +102,6 @@ fn build(plan: &Plan, absent: &mut Vec<String>) -> Result<()> {
         }
     }
     cargo.arg("--no-default-features").run()
-}
-
-impl Drop for Contest {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
 }
 
 fn sample(out: &Value, size: u64) -> Result<Sample> {

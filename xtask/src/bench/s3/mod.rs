@@ -7,6 +7,7 @@ mod beside;
 mod contest;
 mod lmcache;
 mod plan;
+mod served;
 mod table;
 
 use std::fs;
@@ -16,6 +17,7 @@ use serde_json::json;
 
 use self::contest::Contest;
 use self::plan::Plan;
+pub use self::served::Served;
 use self::table::Results;
 use super::machine;
 use crate::args::Args;

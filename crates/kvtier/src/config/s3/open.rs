@@ -66,6 +66,7 @@ impl S3Spec {
         let mut config = TierConfig::new(client).with_prefix(self.prefix.as_str()).with_layout(self.layout);
         (config.name, config.capacity_bytes, config.verify) = (self.name.clone(), self.capacity_bytes, self.verify);
         config.truth.evictor = self.evictor;
+        config.namespace = self.namespace.clone();
         (config.high_mark, config.batch_max, config.compat) = (self.high_mark, self.batch_max, self.compat);
         config.with_policy(self.policy).with_quotas(self.quotas.clone())
     }

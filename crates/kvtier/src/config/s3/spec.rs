@@ -1,7 +1,8 @@
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::{Error, ErrorKind};
+use kvtier_core::{Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
 use kvtier_s3::tier::{Compat, Evictor, Layout, Verify};
@@ -66,6 +67,8 @@ pub struct S3Spec {
     pub evictor: Evictor,
     /// The tier's name.
     pub name: String,
+    /// Whose chunks lie there under names of LMCache's; without it the first key says so. No setting of files: whoever opens it knows.
+    pub namespace: Option<Arc<Namespace>>,
 }
 
 impl S3Spec {
@@ -95,6 +98,7 @@ impl S3Spec {
             verify: Verify::Lenient,
             evictor: Evictor::Lease,
             name: "s3".into(),
+            namespace: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What one listing of the bucket makes of the index, without undoing what happened while it ran.
 
-use kvtier_index::{Chunk, Cursor, Entry, Index, Inserted};
+use kvtier_index::{Chunk, Cursor, Entry, Index, Inserted, TenantId};
 use kvtier_key::Digest;
 
 use super::watch::Watch;
@@ -15,6 +15,8 @@ pub struct Listed {
     pub len: u64,
     /// When it was written, in seconds since 1970 by the store's clock.
     pub modified: i64,
+    /// Whose it is, where the name tells.
+    pub tenant: TenantId,
 }
 
 /// A listing under way.
@@ -38,7 +40,7 @@ impl Round {
             .collect()
     }
 
-    fn one(&mut self, index: &mut Index, Listed { digest, len, modified }: &Listed) -> Option<(u32, bool)> {
+    fn one(&mut self, index: &mut Index, Listed { digest, len, modified, tenant }: &Listed) -> Option<(u32, bool)> {
         let (slot, new) = match index.get(digest) {
             Some(entry) => {
                 if entry.chunk.len != *len {
@@ -52,7 +54,8 @@ impl Round {
                 return None;
             }
             None => {
-                let Inserted::New(slot) = index.insert(Chunk::new(*digest, *len, *len)) else { return None };
+                let chunk = Chunk::new(*digest, *len, *len).with_tenant(*tenant);
+                let Inserted::New(slot) = index.insert(chunk) else { return None };
                 self.new.push((u32::try_from(*modified).unwrap_or(0), slot));
                 (slot, true)
             }
@@ -155,7 +158,7 @@ mod tests {
     }
 
     fn listed(n: u32, modified: i64) -> Listed {
-        Listed { digest: digest(n), len: 10, modified }
+        Listed { digest: digest(n), len: 10, modified, tenant: TenantId(0) }
     }
 
     fn know(index: &mut Index, n: u32) {

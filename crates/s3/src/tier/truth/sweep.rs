@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kvtier_core::Event;
-use kvtier_index::Cursor;
+use kvtier_index::{Cursor, TenantId};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -137,12 +137,8 @@ impl Sweep {
 
     fn enter(&self, entries: &[Entry], sent_ms: u64) {
         let shared = &self.shared;
-        let listed = |entry: &Entry| {
-            let digest = shared.names.digest(&entry.key)?;
-            Some(Listed { digest, len: entry.bytes, modified: entry.modified })
-        };
         let found: Vec<(Listed, &str)> =
-            entries.iter().filter_map(|entry| Some((listed(entry)?, entry.key.as_str()))).collect();
+            entries.iter().filter_map(|entry| Some((listed(shared, entry)?, entry.key.as_str()))).collect();
         add(&shared.counters.listed, found.len() as u64);
         let mut events = Vec::new();
         for some in found.chunks(SOME) {
@@ -192,4 +188,16 @@ impl Sweep {
         }
         shared.freed.notify_waiters();
     }
+}
+
+/// The chunk that an object is. Whose it is, names of LMCache's layouts tell.
+fn listed(shared: &Shared, entry: &Entry) -> Option<Listed> {
+    let (digest, tenant) = match shared.names.is_own() {
+        true => (shared.names.digest(&entry.key)?, TenantId(0)),
+        false => {
+            let key = shared.names.key(&entry.key)?;
+            (*key.digest(), shared.books().tenant(key.namespace().tenant()))
+        }
+    };
+    Some(Listed { digest, len: entry.bytes, modified: entry.modified, tenant })
 }
