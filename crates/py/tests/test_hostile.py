@@ -66,9 +66,9 @@ class Buffers(Case):
         w = self.wrapped()
         self.assertTrue(w.set([key(1)], [filled(1)])[0])
         around = aligned(4 * MIB)
-        around.cast("B")[:] = b"\xaa" * (4 * MIB)
         with self.assertLogs("kvtier"):
             for begin, end in [(MIB, 2 * MIB - 4096), (MIB, 2 * MIB - 1), (MIB, 2 * MIB + 4096), (MIB, MIB + 1), (MIB, MIB)]:
+                around.cast("B")[:] = b"\xaa" * (4 * MIB)
                 self.assertEqual(w.get([key(1)], [around[begin:end]])[2], [False], (begin, end))
                 self.assertEqual(around[:begin].tobytes(), b"\xaa" * begin)
                 self.assertEqual(around[end:].tobytes(), b"\xaa" * (4 * MIB - end))
