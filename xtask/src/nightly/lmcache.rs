@@ -1,7 +1,7 @@
 //! The incumbent itself, installed, reads what we write and we read what it wrote.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
@@ -13,8 +13,15 @@ use crate::workspace::Package;
 const SCRIPT: &str = include_str!("lmcache_files.py");
 const LIMIT_S: u64 = 5 * 60;
 /// What the script fills, and its layout.
-const DIRECTORIES: [(&str, &str); 4] =
-    [("fs", "lmcache-mp"), ("fs_native", "lmcache-mp"), ("connector", "lmcache"), ("connector-meta", "lmcache")];
+const DIRECTORIES: [(&str, &str); 5] = [
+    ("fs", "lmcache-mp"),
+    ("fs_native", "lmcache-mp"),
+    ("connector", "lmcache"),
+    ("connector-meta", "lmcache"),
+    ("gds", "lmcache-gds"),
+];
+/// What the script's chunks look like, for the layout whose files say it.
+const SHAPE: [&str; 2] = ["--shape", "2x2x256x64"];
 
 /// LMCache's file adapters write; `kvtier migrate` takes each directory into our layout and out again; LMCache reads that, and every file is
 /// what it was, byte for byte.
@@ -58,7 +65,8 @@ fn round_trip(home: &Path, base: &Path) -> Result<usize> {
         let path = |base: &Path| base.join(dir).to_string_lossy().into_owned();
         kvtier(&["migrate", &path(&theirs), &path(&kept), "--from-layout", layout, "--unverified"])?;
         kvtier(&["verify", &path(&kept)])?;
-        kvtier(&["migrate", &path(&kept), &path(&ours), "--to-layout", layout])?;
+        let shape = if layout == "lmcache-gds" { &SHAPE[..] } else { &[] };
+        kvtier(&[&["migrate", &path(&kept), &path(&ours), "--to-layout", layout], shape].concat())?;
         compared += same_files(&theirs.join(dir), &ours.join(dir))?;
     }
     python("read", &ours)?;
@@ -72,17 +80,26 @@ fn kvtier(words: &[&str]) -> Result<()> {
 
 /// Every file of `theirs` lies in `ours` with the same bytes, and no other does but our own corner.
 fn same_files(theirs: &Path, ours: &Path) -> Result<usize> {
-    let names = |dir: &Path| -> Result<Vec<_>> {
-        let mut names = fs::read_dir(dir)?.map(|e| Ok(e?.file_name())).collect::<Result<Vec<_>>>()?;
-        names.retain(|name| name != ".kvtier");
-        names.sort();
-        Ok(names)
-    };
     let (expected, found) = (names(theirs)?, names(ours)?);
     ensure!(expected == found && !expected.is_empty(), "{expected:?} became {found:?}");
     for name in &expected {
-        let read = |dir: &Path| fs::read(dir.join(name)).with_context(|| format!("cannot read {name:?}"));
-        ensure!(read(theirs)? == read(ours)?, "{name:?} has other bytes");
+        let read = |dir: &Path| fs::read(dir.join(name)).with_context(|| format!("cannot read {}", name.display()));
+        ensure!(read(theirs)? == read(ours)?, "{} has other bytes", name.display());
     }
     Ok(expected.len())
+}
+
+/// The paths of all files below a directory, from there on, in order.
+fn names(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let (entry, name) = entry.map(|entry| (entry.path(), PathBuf::from(entry.file_name())))?;
+        match entry.is_dir() {
+            true if name == Path::new(".kvtier") => {}
+            true => all.extend(names(&entry)?.into_iter().map(|below| name.join(below))),
+            false => all.push(name),
+        }
+    }
+    all.sort();
+    Ok(all)
 }

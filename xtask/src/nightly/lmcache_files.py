@@ -1,13 +1,15 @@
 """Chunks written and read by LMCache's own file adapters, so that its files and ours are proven to be the same.
 
-`lmcache_files.py write DIR` fills DIR/fs, DIR/fs_native and DIR/connector; `read DIR` loads the same chunks from there and compares every
+`lmcache_files.py write DIR` fills DIR/fs, DIR/fs_native, DIR/connector and DIR/gds; `read DIR` loads the same chunks from there and compares every
 byte. Chunks of a whole and of a partial length, and, for the connector, with and without its header of metadata.
 """
 
 import asyncio
+import ctypes
 import os
 import select
 import sys
+import threading
 
 import torch
 from lmcache.utils import CacheEngineKey
@@ -18,6 +20,7 @@ from lmcache.v1.distributed.l2_adapters import create_l2_adapter
 from lmcache.v1.memory_management import MemoryFormat, MemoryObjMetadata, TensorMemoryObj
 from lmcache.v1.metadata import LMCacheMetadata
 from lmcache.v1.storage_backend.connector.fs_connector import FSConnector
+from lmcache.v1.storage_backend.gds_backend import GdsBackend, save_metadata
 from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
 
 # Layers, keys and values, tokens, heads, head size.
@@ -123,6 +126,46 @@ def connector(directory, with_meta, write):
         chunk.ref_count_down()
 
 
+def copied(to, source, size, _):
+    """What stands in for the copy between GPU and host: both are host memory here."""
+    ctypes.memmove(to, source, size.value)
+    return 0
+
+
+def gds_backend_of(directory):
+    """The GDS backend without its GPU: what it does to files, and nothing else of it."""
+    backend = GdsBackend.__new__(GdsBackend)
+    backend.gds_path = os.path.join(directory, "gds")
+    backend.gds_paths, backend.data_suffix = [backend.gds_path], ".kvcache.safetensors"
+    backend.hot_cache, backend.metadata_dirs, backend.hot_lock = {}, set(), threading.Lock()
+    backend.gds_module, backend._gpu_memcpy = None, copied
+    backend.use_direct_io = backend._use_noatime = False
+    return backend
+
+
+def write_gds(directory):
+    backend = gds_backend_of(directory)
+    for key, tokens, data in engine_chunks(True):
+        chunk = data.view(torch.bfloat16).reshape(2, SHAPE[0], tokens, SHAPE[3] * SHAPE[4])
+        path = backend._key_to_path(key)[0]
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        metadata = backend._save_gds(path, ".tmp12345678", chunk, MemoryFormat.KV_2LTD, None, 0)
+        asyncio.run(save_metadata(path + ".metadata", ".tmp12345678", metadata))
+
+
+def read_gds(directory):
+    backend = gds_backend_of(directory)
+    # As at its start; it finds what it did not write.
+    asyncio.run(backend._scan_metadata())
+    for key, tokens, data in engine_chunks(True):
+        assert key in backend.hot_cache, f"the GDS backend does not find {key.to_string()}"
+        found = backend.hot_cache[key]
+        assert tuple(found.shape) == (2, SHAPE[0], tokens, SHAPE[3] * SHAPE[4]), found.shape
+        into = torch.zeros_like(data)
+        read = backend._load_gds(found.path, 4096, ctypes.c_void_p(into.data_ptr()), found.size, 0)
+        assert read == len(data) and torch.equal(into, data), f"the GDS backend read other bytes for {key}"
+
+
 def main():
     mode, directory = sys.argv[1:3]
     write = mode == "write"
@@ -130,6 +173,7 @@ def main():
         (write_multi_process if write else read_multi_process)(kind, directory)
     for with_meta in [False, True]:
         connector(directory, with_meta, write)
+    (write_gds if write else read_gds)(directory)
     print("ok")
     sys.stdout.flush()
     # Threads of the libraries may linger.
