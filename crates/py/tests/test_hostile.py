@@ -13,7 +13,7 @@ import kvtier
 import scripts
 from contract import Wrapper
 from kvtier import Key, Store, errors
-from test_connector import MIB, Case, aligned, filled, key
+from test_connector import ENGINE, MIB, Case, aligned, filled, key
 
 NIGHTLY = os.environ.get("KVTIER_NIGHTLY") == "1"
 SUBMITS = 1_000_000 if NIGHTLY else 20_000
@@ -131,7 +131,7 @@ class Threads(Case):
         self.assertTrue(all(ok for _, ok, _, _ in ended))
 
     def test_a_store_is_closed_while_threads_use_it(self):
-        store = Store(tiers=[{"type": "file", "path": self.dir.name, "bytes": 64 * MIB, "free_min": 0}])
+        store = Store(tiers=[{"type": "file", "path": self.dir.name, "bytes": 64 * MIB, "free_min": 0, **ENGINE}])
         begun, odd = threading.Barrier(5), []
 
         def work(t):

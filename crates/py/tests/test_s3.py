@@ -13,7 +13,7 @@ import test_connector
 from bucket import KEYS, Server
 from contract import Wrapper
 from kvtier import Key, Store, errors
-from test_connector import MIB, aligned, filled, key
+from test_connector import ENGINE, MIB, aligned, filled, key
 
 # What a dead bucket may cost a batch here.
 PATIENCE_SECONDS = 5.0
@@ -154,7 +154,7 @@ class Stacked(Case):
         files = scripts.folder(self)
 
         def tiers(node):
-            return [{"type": "file", "path": f"{files}/{node}", "bytes": 64 * MIB, "free_min": 0}, server.spec()]
+            return [{"type": "file", "path": f"{files}/{node}", "bytes": 64 * MIB, "free_min": 0, **ENGINE}, server.spec()]
 
         first = self.wrapped(tiers("one"))
         self.assertTrue(first.set([key(n) for n in range(4)], [filled(n) for n in range(4)])[0])

@@ -11,6 +11,7 @@ import unittest
 
 import kvtier
 from kvtier import Key, Store, errors
+from test_connector import ENGINE
 
 MIB = 1 << 20
 
@@ -22,7 +23,7 @@ class Case(unittest.TestCase):
         self.dir = place.name
 
     def store(self, bytes_max=64 * MIB, **more):
-        store = Store(tiers=[{"type": "file", "path": self.dir, "bytes": bytes_max, "free_min": 0}], **more)
+        store = Store(tiers=[{"type": "file", "path": self.dir, "bytes": bytes_max, "free_min": 0, **ENGINE}], **more)
         self.addCleanup(store.close)
         return store
 
@@ -157,7 +158,7 @@ class Async(Case):
 
 class Registered(Case):
     def test_memory_that_was_registered_is_used_for_what_lies_in_it_and_is_registered_once(self):
-        tiers = kvtier._native.Tiers({"tiers": [{"type": "file", "path": self.dir, "bytes": 64 * MIB, "free_min": 0}]})
+        tiers = kvtier._native.Tiers({"tiers": [{"type": "file", "path": self.dir, "bytes": 64 * MIB, "free_min": 0, **ENGINE}]})
         self.addCleanup(tiers.close)
         arena, other = mmap.mmap(-1, 4 * MIB), mmap.mmap(-1, MIB)
         views = [memoryview(arena)[n * MIB : (n + 1) * MIB] for n in range(4)]
