@@ -240,6 +240,57 @@ fn a_second_node_follows_and_both_know_what_the_other_does() {
     assert!(first.count("evicted") > 40 && second.count("evicted") == 0);
 }
 
+/// A node that evicts, and one that follows it and hears of it by its journals alone, of which it reads what is new every so often.
+fn leader_and_follower(server: &Arc<Server>, hears_every: Duration) -> (World, World) {
+    let first = World::over(Arc::clone(server), quick);
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    let second = World::over(Arc::clone(server), |config| {
+        let mut config = quick(config);
+        (config.truth.sweep_every, config.truth.journal_every) = (Duration::from_secs(600), hears_every);
+        config
+    });
+    second.suite.eventually("the second has listed the bucket", || second.count("sweeps") == 1);
+    (first, second)
+}
+
+#[test]
+fn who_evicts_is_asked_again_when_the_first_answer_failed() {
+    let server = plain_server();
+    let denied = Rule::next(Fault::Error(403, "AccessDenied"));
+    server.script(denied.method("GET").containing("/lease/").times(2));
+    let (first, second) = leader_and_follower(&server, Duration::from_millis(200));
+    assert_eq!(first.save(&first.suite.key(1), LEN), Saved::Stored);
+    within(Duration::from_secs(60), "the second hears of a save", || second.used() == LEN as u64);
+}
+
+#[test]
+fn journals_that_were_read_before_one_that_cannot_be_are_not_lost() {
+    let server = plain_server();
+    let (first, second) = leader_and_follower(&server, Duration::from_secs(3));
+    let denied = Rule::next(Fault::Error(403, "AccessDenied"));
+    server.script(denied.method("GET").containing("00000003").times(10_000));
+    for n in 0..5 {
+        assert_eq!(first.save(&first.suite.key(n), LEN), Saved::Stored);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    within(Duration::from_secs(30), "the second hears of the first of them", || second.used() >= 2 * LEN as u64);
+}
+
+#[test]
+fn one_odd_answer_to_a_claim_is_not_the_last_word() {
+    let server = plain_server();
+    let odd = Rule::next(Fault::Error(405, "MethodNotAllowed"));
+    server.script(odd.method("PUT").containing("/lease/").times(1));
+    let world = World::over(server, |config| {
+        let mut config = quick(config);
+        config.truth.lease_term = Duration::from_secs(4);
+        config
+    });
+    world.suite.eventually("it is said", || says(&world, "set evictor to single"));
+    within(Duration::from_secs(60), "it evicts all the same", || says(&world, "this node evicts"));
+    assert!(!says(&world, "set evictor to single"));
+}
+
 #[test]
 fn a_node_that_ends_in_order_hands_over_at_once() {
     let server = plain_server();

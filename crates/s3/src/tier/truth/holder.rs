@@ -12,6 +12,9 @@ use crate::{Client, Entry, ErrorKind, Put, Stored};
 const FREE: &[u8] = b"free\n";
 const OBJECT_BYTES_MAX: usize = 4096;
 
+/// So many terms after the store seemed not to honour conditions it is tried again.
+const AGAIN_TERMS: u32 = 2;
+
 /// What a claim's object says: whose it is, and which of its claims.
 fn object(node: &str, claim: u64) -> Vec<u8> {
     format!("kvtier lease\nformat: 1\nnode: {node}\nclaim: {claim}\n").into_bytes()
@@ -32,10 +35,11 @@ fn top(entries: &[Entry], date: Option<i64>, epoch: impl Fn(&str) -> Option<u64>
     Some(Top { epoch, age_s, free: entry.bytes == FREE.len() as u64 })
 }
 
-/// Competes for the lease until the tier is closed, or the store turns out not to honour conditions.
+/// Competes for the lease until the tier is closed.
 pub async fn compete(shared: Arc<Shared>) {
     let term = shared.truth.config.lease_term;
-    let mut player = Player { client: shared.client.within(term / 4), shared: Arc::clone(&shared), claim: 0 };
+    let client = shared.client.within(term / 4);
+    let mut player = Player { client, shared: Arc::clone(&shared), claim: 0, heard: None };
     while !player.shared.gate.is_closed() {
         let now_ms = player.shared.now_ms();
         let writing = shared.truth.writing.lock().await;
@@ -53,7 +57,11 @@ pub async fn compete(shared: Arc<Shared>) {
         };
         match done {
             Ok(true) => {}
-            Ok(false) => return,
+            // The store does not honour conditions, or something before it answered once in its place.
+            Ok(false) => {
+                drop(writing);
+                tokio::time::sleep(AGAIN_TERMS * term).await;
+            }
             Err(e) => {
                 drop(player.shared.error("lease", None, e));
                 let now_ms = player.shared.now_ms();
@@ -77,6 +85,8 @@ struct Player {
     shared: Arc<Shared>,
     client: Client,
     claim: u64,
+    /// The epoch of others whose object was read last.
+    heard: Option<u64>,
 }
 
 impl Player {
@@ -88,19 +98,20 @@ impl Player {
         object(&self.shared.truth.node, self.claim)
     }
 
-    async fn look(&self) -> crate::Result<bool> {
+    async fn look(&mut self) -> crate::Result<bool> {
         let paths = &self.shared.truth.paths;
         let (entries, date) = bytes::list(&self.client, &paths.leases()).await?;
         let found = top(&entries, date, |name| paths.epoch(name));
         let before = self.lease(|lease, now_ms| lease.held(now_ms));
-        let was = self.lease(|lease, _| lease.top().map(|top| top.epoch));
         self.lease(|lease, now_ms| lease.looked(now_ms, found));
         let held = self.lease(|lease, now_ms| lease.held(now_ms));
         if let Some(epoch) = held.filter(|_| before.is_none()) {
             self.took_over(epoch, &entries).await;
-        } else if let Some(top) = found.filter(|top| held.is_none() && was != Some(top.epoch)) {
+        } else if let Some(top) = found.filter(|top| held.is_none() && self.heard != Some(top.epoch)) {
             let bytes = bytes::get(&self.client, &paths.lease(top.epoch), OBJECT_BYTES_MAX).await?;
             self.shared.truth.told().holder = bytes.as_deref().and_then(node);
+            // Only now: what could not be read is read at the next look.
+            self.heard = Some(top.epoch);
         }
         Ok(true)
     }
@@ -126,7 +137,10 @@ impl Player {
             Ok(Stored::New { .. }) if self.overwrites(&name).await? => {
                 return Ok(self.unusable("ignores If-None-Match on a PUT"));
             }
-            Ok(Stored::New { .. }) => Claimed::Ours,
+            Ok(Stored::New { .. }) => {
+                self.shared.truth.told().lease = None;
+                Claimed::Ours
+            }
             Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => {
                 return Ok(self.unusable("refuses If-None-Match on a PUT"));
             }

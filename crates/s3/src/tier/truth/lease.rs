@@ -63,14 +63,12 @@ enum State {
 pub struct Lease {
     term_ms: u64,
     state: State,
-    /// The highest epoch seen, and whether it is given up.
-    top: Option<Top>,
 }
 
 impl Lease {
     /// Holds nothing yet.
     pub fn new(term_ms: u64) -> Self {
-        Lease { term_ms, state: State::Following { look_ms: 0 }, top: None }
+        Lease { term_ms, state: State::Following { look_ms: 0 } }
     }
 
     /// Whether this node may delete and merge now.
@@ -84,11 +82,6 @@ impl Lease {
             State::Holding { epoch, .. } if self.may_act(now_ms) => Some(epoch),
             _ => None,
         }
-    }
-
-    /// The highest epoch that was seen.
-    pub fn top(&self) -> Option<Top> {
-        self.top
     }
 
     /// What to do now.
@@ -108,7 +101,6 @@ impl Lease {
     /// The epochs were listed; `top` is the highest, `None` when there is none.
     pub fn looked(&mut self, now_ms: u64, top: Option<Top>) {
         self.lapse(now_ms);
-        self.top = top;
         let highest = top.map_or(0, |top| top.epoch);
         self.state = match self.state {
             State::Made { epoch, sent_ms } if epoch == highest => self.holding(epoch, sent_ms),

@@ -36,9 +36,16 @@ impl Merger {
         self.read.retain(|name| listed.contains(name));
         let new = |entry: &&Entry| !self.read.contains(&entry.key) && !entry.key.starts_with(&own);
         let new: Vec<String> = self.listed.0.iter().filter(new).take(OBJECTS_MAX).map(|e| e.key.clone()).collect();
-        let mut batches = Vec::new();
+        let (mut batches, mut failed) = (Vec::new(), None);
         for name in new {
-            batches.extend(read(shared, &shared.client, &name).await?);
+            match read(shared, &shared.client, &name).await {
+                Ok(more) => batches.extend(more),
+                Err(e) => {
+                    // What was read before it counts all the same: it is read but once.
+                    failed = Some(e);
+                    break;
+                }
+            }
             self.read.insert(name);
         }
         batches.sort_by_key(|batch| batch.at_ms);
@@ -53,7 +60,7 @@ impl Merger {
             count += batch.records.len();
         }
         add(&shared.counters.merged, count as u64);
-        Ok(count)
+        failed.map_or(Ok(count), Err)
     }
 
     /// The objects that a snapshot has made superfluous, and that lay there for at least so many seconds: others may still read them.
