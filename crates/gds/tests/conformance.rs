@@ -1,11 +1,12 @@
 //! The suite over the GPU tier: with host memory as it is, and with GPU memory over the stand-ins.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::device;
 use kvtier_fakegpu::{Fakes, Report};
 use kvtier_gds::{GdsConfig, GdsTier, Layout, Mode};
-use kvtier_mem::cuda::Gpu;
-use kvtier_mem::{Arena, Lease};
-use kvtier_testkit::conformance::{Fixture, Reach};
+use kvtier_testkit::conformance::Fixture;
 
 const CAPACITY: u64 = 16 << 20;
 const MIB: usize = 1 << 20;
@@ -38,26 +39,6 @@ fn with(layout: Layout, change: impl FnOnce(&mut GdsConfig)) -> Fixture {
         Layout::LmcacheMp => fixture.with_one_namespace(),
         _ => fixture.with_one_namespace().with_engine_keys(),
     }
-}
-
-struct Copies(Gpu);
-
-impl Reach for Copies {
-    fn write(&self, into: &mut Lease, bytes: &[u8]) {
-        self.0.stream().unwrap().upload(bytes, into, 0, || ()).unwrap();
-    }
-
-    fn read(&self, from: &Lease) -> Vec<u8> {
-        let mut bytes = vec![0; from.init_len()];
-        self.0.stream().unwrap().download_lease(from, 0, &mut bytes).unwrap();
-        bytes
-    }
-}
-
-fn device(fixture: Fixture) -> Fixture {
-    let gpu = Gpu::open(0).unwrap();
-    let arena = Arena::device(&gpu, 64 * MIB).unwrap();
-    fixture.with_far_arena(arena, Copies(gpu))
 }
 
 /// Runs a test over the stand-ins, in a child, after which nothing may be left.

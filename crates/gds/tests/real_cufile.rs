@@ -4,12 +4,10 @@
 
 mod common;
 
-use common::{Bench, LEN, machine};
+use common::{Bench, LEN, device, machine};
 use kvtier_fakegpu::{Fakes, Report};
 use kvtier_gds::{GdsConfig, GdsTier, Mode};
-use kvtier_mem::cuda::Gpu;
-use kvtier_mem::{Arena, Lease};
-use kvtier_testkit::conformance::{Fixture, Reach};
+use kvtier_testkit::conformance::Fixture;
 
 const CAPACITY: u64 = 16 << 20;
 
@@ -61,20 +59,6 @@ fn loads_go_through_it_and_every_byte_is_proven() {
     });
 }
 
-struct Copies(Gpu);
-
-impl Reach for Copies {
-    fn write(&self, into: &mut Lease, bytes: &[u8]) {
-        self.0.stream().unwrap().upload(bytes, into, 0, || ()).unwrap();
-    }
-
-    fn read(&self, from: &Lease) -> Vec<u8> {
-        let mut bytes = vec![0; from.init_len()];
-        self.0.stream().unwrap().download_lease(from, 0, &mut bytes).unwrap();
-        bytes
-    }
-}
-
 mod suite {
     use super::*;
 
@@ -83,10 +67,7 @@ mod suite {
         let mut config = common::config(dir.path());
         config.disk.capacity_bytes = CAPACITY;
         real(&mut config, &root);
-        let fixture = Fixture::new(GdsTier::open(config).unwrap()).with_capacity(CAPACITY).with_keep(dir);
-        let gpu = Gpu::open(0).unwrap();
-        let arena = Arena::device(&gpu, 64 << 20).unwrap();
-        fixture.with_far_arena(arena, Copies(gpu))
+        device(Fixture::new(GdsTier::open(config).unwrap()).with_capacity(CAPACITY).with_keep(dir))
     }
 
     fn around(name: &str, body: &dyn Fn()) {

@@ -1,10 +1,11 @@
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
-use nix::sys::stat::{Mode, fstat};
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open, readlink};
+use nix::sys::stat::{FileStat, Mode, fstat, stat};
 
 use super::api::Descr;
 use super::{Driver, Failure};
@@ -32,10 +33,13 @@ impl File {
     pub fn register(driver: Driver, fd: &OwnedFd) -> Result<Self, Failure> {
         let cannot = |e: nix::Error| Failure { call: "open", code: e as i32, cuda: 0 };
         let fd = plain(fd).map_err(cannot)?;
+        let name = name_of(&fd).map_err(cannot)?;
         let (mut descr, mut handle) = (Descr::of_fd(fd.as_raw_fd()), 0);
         // SAFETY: both are valid for the call; the descriptor stays open for as long as the handle lives.
         unsafe { (driver.api().handle_register)(&mut handle, &mut descr) }.check("cuFileHandleRegister")?;
-        Ok(File { driver, handle, fd })
+        let file = File { driver, handle, fd };
+        // libcufile opens the file once more, by its name, which may have got another file by then.
+        if leads_to(&name, &file.fd) { Ok(file) } else { Err(cannot(nix::Error::ESTALE)) }
     }
 
     /// Reads exactly `len` bytes from `at` of the file; a file that ends before is `UnexpectedEof`.
@@ -86,6 +90,17 @@ fn plain(fd: &OwnedFd) -> nix::Result<OwnedFd> {
     let access = OFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     open(path.as_str(), access | OFlag::O_DIRECT | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+/// The name that the file behind `fd` has now.
+fn name_of(fd: &OwnedFd) -> nix::Result<OsString> {
+    readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()).as_str())
+}
+
+/// Whether the name still leads to the file behind `fd`.
+fn leads_to(name: &OsStr, fd: &OwnedFd) -> bool {
+    let inode = |meta: FileStat| (meta.st_dev, meta.st_ino);
+    matches!((stat(name), fstat(fd.as_fd())), (Ok(there), Ok(own)) if inode(there) == inode(own))
 }
 
 /// Keeps the operating system's own errors as what they are.
@@ -151,5 +166,24 @@ impl Files {
     pub fn clear(&self) {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         drop(all);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_got_another_file_is_noticed_wherever_the_file_went() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name| dir.path().join(name);
+        let fd: OwnedFd = std::fs::File::create(path("one")).unwrap().into();
+        let name = name_of(&fd).unwrap();
+        assert!(leads_to(&name, &fd));
+        std::fs::rename(path("one"), path("two")).unwrap();
+        assert!(!leads_to(&name, &fd), "no file");
+        std::fs::write(path("one"), "another").unwrap();
+        assert!(!leads_to(&name, &fd), "another file");
+        assert!(leads_to(&name_of(&fd).unwrap(), &fd));
     }
 }

@@ -9,7 +9,7 @@ use kvtier_gds::{GdsConfig, GdsTier};
 use kvtier_mem::cuda::{Event, Gpu, Stream};
 use kvtier_mem::{Arena, Lease};
 use kvtier_testkit::Content;
-use kvtier_testkit::conformance::Fixture;
+use kvtier_testkit::conformance::{Fixture, Reach};
 
 pub const MIB: usize = 1 << 20;
 
@@ -174,4 +174,26 @@ pub fn set_later(gpu: &Gpu, (library, stream): &(libloading::Library, usize), (a
     }
     // SAFETY: the stream is alive.
     unsafe { gpu.event_after(*stream) }.unwrap()
+}
+
+/// How the suite reaches a GPU's memory.
+struct Copies(Gpu);
+
+impl Reach for Copies {
+    fn write(&self, into: &mut Lease, bytes: &[u8]) {
+        self.0.stream().unwrap().upload(bytes, into, 0, || ()).unwrap();
+    }
+
+    fn read(&self, from: &Lease) -> Vec<u8> {
+        let mut bytes = vec![0; from.init_len()];
+        self.0.stream().unwrap().download_lease(from, 0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// The suite's memory is a GPU's.
+pub fn device(fixture: Fixture) -> Fixture {
+    let gpu = Gpu::open(0).unwrap();
+    let arena = Arena::device(&gpu, 64 * MIB).unwrap();
+    fixture.with_far_arena(arena, Copies(gpu))
 }
