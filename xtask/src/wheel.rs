@@ -101,7 +101,8 @@ pub fn python() -> Result<PathBuf> {
 pub fn stage(profile: &str) -> Result<PathBuf> {
     // For tests all libraries with the features that `cargo test` gives them, which takes naming the examples too: little is left to build.
     let tests = format!("--workspace --features kvtier-s3/tls-direct,kvtier/metrics --examples --bin {}", SERVER.0);
-    let what = if profile == "dev" { &tests } else { "-p kvtier-py" };
+    // What is staged for release is measured.
+    let what = if profile == "dev" { &tests } else { "-p kvtier-py --features kvtier-py/lock-clock" };
     Cmd::new(&format!("cargo build --locked --lib --profile {profile} {what}")).run()?;
     let package = root().join("target/py/kvtier");
     let _ = fs::remove_dir_all(&package);

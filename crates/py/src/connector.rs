@@ -11,6 +11,7 @@ use pyo3::types::PyDict;
 use crate::desk::Desk;
 use crate::end::End;
 use crate::handle::Handle;
+use crate::name::Name;
 use crate::store::Store;
 use crate::work::How;
 use crate::{buffer, config};
@@ -60,19 +61,19 @@ impl Connector {
     }
 
     /// Saves each buffer under its key. Its completion is good only if all were saved.
-    fn submit_batch_set(&self, py: Python<'_>, keys: Vec<String>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
+    fn submit_batch_set(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
         let lent = buffer::lend(keys.len(), &bufs, buffer::view);
         self.desk.submit_with(py, keys, lent, Store::save, |end| (end.is_whole(), end.text(), None))
     }
 
     /// Loads into each buffer the chunk of just its length.
-    fn submit_batch_get(&self, py: Python<'_>, keys: Vec<String>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
+    fn submit_batch_get(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
         let lent = buffer::lend(keys.len(), &bufs, buffer::lease);
         self.desk.submit_with(py, keys, lent, |store, keys, into| store.load(keys, into, How::of(true, false)), each)
     }
 
     /// Which keys are there. What is found stays for 60 s, or until it is loaded.
-    fn submit_batch_exists(&self, py: Python<'_>, keys: Vec<String>) -> PyResult<u64> {
+    fn submit_batch_exists(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<u64> {
         // A lookup that could not be made is a miss for each, which LMCache takes only from a good end.
         let tell = |end| {
             let (_, error, each) = each(end);
@@ -82,7 +83,7 @@ impl Connector {
     }
 
     /// Removes keys that nobody holds.
-    fn submit_batch_delete(&self, py: Python<'_>, keys: Vec<String>) -> PyResult<u64> {
+    fn submit_batch_delete(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<u64> {
         self.desk.submit(py, keys, Store::remove, each)
     }
 

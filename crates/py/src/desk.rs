@@ -9,7 +9,9 @@ use crate::buffer;
 use crate::end::End;
 use crate::handle::Handle;
 use crate::inbox::Inbox;
+use crate::name::Name;
 use crate::store::{Named, Store};
+use crate::unlocked::unlocked;
 
 /// Takes batches over open tiers. What becomes of their ends is said by `tell`.
 pub struct Desk<T> {
@@ -39,7 +41,7 @@ impl<T: Send + 'static> Desk<T> {
     /// What ended since the last time. Never waits.
     pub fn drain(&self, py: Python<'_>) -> PyResult<Vec<(u64, T)>> {
         self.handle.check()?;
-        let ends = py.detach(|| self.inbox.drain());
+        let ends = unlocked(py, || self.inbox.drain());
         buffer::give_back(py);
         Ok(ends)
     }
@@ -48,7 +50,7 @@ impl<T: Send + 'static> Desk<T> {
     pub fn submit<F>(
         &self,
         py: Python<'_>,
-        keys: Vec<String>,
+        keys: Vec<Name>,
         work: impl FnOnce(Arc<Store>, Vec<Named>) -> F + Send,
         tell: fn(End) -> T,
     ) -> PyResult<u64>
@@ -58,8 +60,8 @@ impl<T: Send + 'static> Desk<T> {
         self.handle.check()?;
         buffer::give_back(py);
         let (handle, inbox) = (&self.handle, &self.inbox);
-        Ok(py.detach(|| {
-            let work = work(handle.store(), handle.keys(&keys));
+        Ok(unlocked(py, || {
+            let work = work(handle.store(), handle.keys(keys));
             inbox.start(async move { tell(work.await) })
         }))
     }
@@ -68,7 +70,7 @@ impl<T: Send + 'static> Desk<T> {
     pub fn submit_with<M: Send, F>(
         &self,
         py: Python<'_>,
-        keys: Vec<String>,
+        keys: Vec<Name>,
         lent: Result<Vec<Vec<M>>, String>,
         work: impl FnOnce(Arc<Store>, Vec<Named>, Vec<Vec<M>>) -> F + Send,
         tell: fn(End) -> T,
@@ -79,9 +81,9 @@ impl<T: Send + 'static> Desk<T> {
         self.handle.check()?;
         buffer::give_back(py);
         let (handle, inbox) = (&self.handle, &self.inbox);
-        Ok(py.detach(|| match lent {
+        Ok(unlocked(py, || match lent {
             Ok(lent) => {
-                let work = work(handle.store(), handle.keys(&keys), lent);
+                let work = work(handle.store(), handle.keys(keys), lent);
                 inbox.start(async move { tell(work.await) })
             }
             Err(text) => inbox.start(std::future::ready(tell(End::failed(keys.len(), text)))),

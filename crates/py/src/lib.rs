@@ -14,8 +14,10 @@ mod handle;
 mod holds;
 mod inbox;
 mod listing;
+mod name;
 mod store;
 mod tiers;
+mod unlocked;
 mod wait;
 mod work;
 
@@ -29,5 +31,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<connector::Connector>()?;
     module.add_class::<tiers::Tiers>()?;
     module.add_class::<tiers::Queue>()?;
+    #[cfg(feature = "lock-clock")]
+    module.add_function(wrap_pyfunction!(unlocked::seconds_unlocked, module)?)?;
     module.add_class::<listing::Listing>()
 }

@@ -10,6 +10,7 @@ use kvtier::core::{Class, Ctx, Digest, HoldId, Key, Namespace, Tier};
 use kvtier::key::{KeyId, ObjectKey};
 
 use crate::holds::Holds;
+use crate::name::Name;
 
 /// At most this many salts' namespaces are remembered; beyond, they are made anew each time.
 const NAMESPACES_MAX: usize = 4096;
@@ -63,21 +64,32 @@ impl Store {
         &*self.opened.top
     }
 
-    /// The key that LMCache spells `name`.
-    pub fn key(&self, name: &str) -> Named {
-        let none = |e| format!("the key {name:?} is none of LMCache's: {e}");
-        match self.settings.spelling {
-            Spelling::Mp => {
-                let id = ObjectKey::from_native_name(name).map_err(none)?;
-                Ok(Key::new(self.namespace(&id.salt), KeyId::Object(id)))
+    /// The key of this name.
+    fn key(&self, name: Name) -> Named {
+        let none = |name, e| format!("the key {name:?} is none of LMCache's: {e}");
+        match (self.settings.spelling, name) {
+            (Spelling::Mp, Name::Text(text)) => {
+                Ok(self.of_object(ObjectKey::from_native_name(&text).map_err(|e| none(text, e))?))
             }
-            Spelling::Engine => Ok(Key::new(self.namespace(""), KeyId::from_engine_text(name).map_err(none)?)),
+            (Spelling::Mp, Name::Object(id)) => {
+                // Not all of it, which is long, and whose salt is nobody's business.
+                id.validate().map_err(|e| format!("a key of the model {:?} is none of LMCache's: {e}", id.model))?;
+                Ok(self.of_object(id))
+            }
+            (Spelling::Engine, Name::Text(text)) => {
+                Ok(Key::new(self.namespace(""), KeyId::from_engine_text(&text).map_err(|e| none(text, e))?))
+            }
+            (Spelling::Engine, Name::Object(_)) => Err("keys of LMCache's in-process mode are texts".to_owned()),
         }
     }
 
-    /// The keys that LMCache spells so.
-    pub fn keys(&self, names: &[String]) -> Vec<Named> {
-        names.iter().map(|name| self.key(name)).collect()
+    fn of_object(&self, id: ObjectKey) -> Key {
+        Key::new(self.namespace(&id.salt), KeyId::Object(id))
+    }
+
+    /// The keys of these names.
+    pub fn keys(&self, names: Vec<Name>) -> Vec<Named> {
+        names.into_iter().map(|name| self.key(name)).collect()
     }
 
     /// A salt is a tenant. Chunks of a model, rank and group have one length, which the first teaches.

@@ -15,6 +15,7 @@ use crate::desk::Desk;
 use crate::end::{End, whole};
 use crate::handle::Handle;
 use crate::listing::Listing;
+use crate::name::Name;
 use crate::store::{Named, Store};
 use crate::wait::wait;
 use crate::work::How;
@@ -46,33 +47,33 @@ impl Tiers {
         Ok(Queue(Desk::new(self.0.share())?))
     }
 
-    fn save(&self, py: Python<'_>, keys: Vec<String>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<Ended> {
+    fn save(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<Ended> {
         self.with(py, keys, &bufs, buffer::view, Store::save)
     }
 
     #[pyo3(signature = (keys, bufs, exact=true))]
-    fn load(&self, py: Python<'_>, keys: Vec<String>, bufs: Vec<Bound<'_, PyAny>>, exact: bool) -> PyResult<Ended> {
+    fn load(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>, exact: bool) -> PyResult<Ended> {
         self.with(py, keys, &bufs, buffer::lease, |store, keys, into| store.load(keys, into, How::of(exact, false)))
     }
 
     #[pyo3(signature = (keys, prefix=false, hold=false))]
-    fn lookup(&self, py: Python<'_>, keys: Vec<String>, prefix: bool, hold: bool) -> PyResult<Ended> {
+    fn lookup(&self, py: Python<'_>, keys: Vec<Name>, prefix: bool, hold: bool) -> PyResult<Ended> {
         self.0.check()?;
-        let keys = self.0.keys(&keys);
+        let keys = self.0.keys(keys);
         wait(py, self.0.store().lookup(keys, mode(prefix), hold)).map(ended)
     }
 
-    fn remove(&self, py: Python<'_>, keys: Vec<String>) -> PyResult<Ended> {
+    fn remove(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<Ended> {
         self.0.check()?;
-        let keys = self.0.keys(&keys);
+        let keys = self.0.keys(keys);
         wait(py, self.0.store().remove(keys)).map(ended)
     }
 
     /// Ends one hold of each key. Never fails: unknown keys are fine.
-    fn release(&self, py: Python<'_>, keys: Vec<String>) -> PyResult<()> {
+    fn release(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<()> {
         self.0.check()?;
         py.detach(|| {
-            let keys = self.0.keys(&keys);
+            let keys = self.0.keys(keys);
             self.0.release(keys.iter().flatten().map(kvtier::Key::digest));
         });
         Ok(())
@@ -134,14 +135,14 @@ impl Tiers {
     fn with<M: Send, F: Future<Output = End> + Send>(
         &self,
         py: Python<'_>,
-        keys: Vec<String>,
+        keys: Vec<Name>,
         bufs: &[Bound<'_, PyAny>],
         lend: fn(&Bound<'_, PyAny>) -> PyResult<M>,
         work: impl FnOnce(Arc<Store>, Vec<Named>, Vec<Vec<M>>) -> F,
     ) -> PyResult<Ended> {
         self.0.check()?;
         let lent = buffer::lend(keys.len(), bufs, lend).map_err(PyValueError::new_err)?;
-        let keys = self.0.keys(&keys);
+        let keys = self.0.keys(keys);
         wait(py, work(self.0.store(), keys, lent)).map(ended)
     }
 }
@@ -162,7 +163,7 @@ impl Queue {
         self.0.pending()
     }
 
-    fn save(&self, py: Python<'_>, keys: Vec<String>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
+    fn save(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
         let lent = buffer::lend(keys.len(), &bufs, buffer::view);
         self.0.submit_with(py, keys, lent, Store::save, ended)
     }
@@ -171,7 +172,7 @@ impl Queue {
     fn load(
         &self,
         py: Python<'_>,
-        keys: Vec<String>,
+        keys: Vec<Name>,
         bufs: Vec<Bound<'_, PyAny>>,
         exact: bool,
         prefetch: bool,
@@ -181,11 +182,11 @@ impl Queue {
     }
 
     #[pyo3(signature = (keys, prefix=false, hold=false))]
-    fn lookup(&self, py: Python<'_>, keys: Vec<String>, prefix: bool, hold: bool) -> PyResult<u64> {
+    fn lookup(&self, py: Python<'_>, keys: Vec<Name>, prefix: bool, hold: bool) -> PyResult<u64> {
         self.0.submit(py, keys, move |store, keys| store.lookup(keys, mode(prefix), hold), ended)
     }
 
-    fn remove(&self, py: Python<'_>, keys: Vec<String>) -> PyResult<u64> {
+    fn remove(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<u64> {
         self.0.submit(py, keys, Store::remove, ended)
     }
 

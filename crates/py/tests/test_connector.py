@@ -1,6 +1,7 @@
 """The connector under the contract of LMCache's `native_plugin`."""
 
 import ctypes
+import dataclasses
 import mmap
 import os
 import tempfile
@@ -16,6 +17,17 @@ ENGINE = {"engine": os.environ["KVTIER_ENGINE"]} if "KVTIER_ENGINE" in os.enviro
 
 def key(n, model="llama/7b", salt=""):
     return f"{model}@00010000@0@{n:064x}" + (f"@{salt}" if salt else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectKey:
+    """The fields of LMCache's."""
+
+    chunk_hash: bytes
+    model_name: str = "llama/7b"
+    kv_rank: int = 0x10000
+    object_group_id: int = 0
+    cache_salt: str = ""
 
 
 def aligned(size):
@@ -56,6 +68,25 @@ class Contract(Case):
             self.assertEqual(view.tobytes(), filled(n).tobytes())
         self.assertEqual(w.delete(keys[:4]), (True, "", [True] * 4))
         self.assertEqual(w.exists(keys)[2], [False] * 4 + [True] * 4)
+
+    def test_keys_as_objects_are_the_same_as_their_names(self):
+        w = self.wrapped()
+        objects = [ObjectKey(n.to_bytes(32, "big"), cache_salt=salt) for n in range(4) for salt in ("", "alice")]
+        names = [key(n, salt=salt) for n in range(4) for salt in ("", "alice")]
+        for of_saving, of_loading in [(objects, names), (names, objects)]:
+            self.assertEqual(w.set(of_saving, [filled(n) for n in range(8)])[0], True)
+            into = [aligned(MIB) for _ in names]
+            self.assertEqual(w.get(of_loading, into), (True, "", [True] * 8))
+            self.assertEqual([view.tobytes() for view in into], [filled(n).tobytes() for n in range(8)])
+            self.assertEqual(w.delete(of_loading), (True, "", [True] * 8))
+        bad = [ObjectKey(b"1", model_name="a@b"), ObjectKey(b"1", cache_salt="a/b"), ObjectKey(b"1" * 4096)]
+        for wrong in bad:
+            ok, error, _ = w.set([wrong], [filled(1)])
+            self.assertFalse(ok)
+            self.assertIn("none of LMCache's", error)
+        for wrong in [7, None, ObjectKey("text"), ObjectKey(b"1", kv_rank=1 << 80), ObjectKey(b"1", object_group_id=-1)]:
+            with self.assertRaises((TypeError, AttributeError, OverflowError)):
+                w.client.submit_batch_exists([wrong])
 
     def test_a_miss_is_no_error_and_touches_no_byte(self):
         w = self.wrapped()

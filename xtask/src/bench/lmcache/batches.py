@@ -39,12 +39,18 @@ def adapter_of(kind, where, size, chunks, arena):
 
 
 def python_seconds():
-    """CPU time of all threads that Python runs in, ours and the adapters': at least what they held the interpreter's lock for."""
+    """CPU time of all threads that Python runs in, ours and the adapters'."""
     total = 0
     for thread in threading.enumerate():
         with open(f"/proc/self/task/{thread.native_id}/schedstat") as file:
             total += int(file.read().split()[0])
     return total / 1e9
+
+
+def unlocked_seconds():
+    """What of that time our module spent without the interpreter's lock."""
+    module = sys.modules.get("kvtier._native")
+    return module.seconds_unlocked() if module else 0.0
 
 
 def one_by_one(stage, batch, submit, fd, finished):
@@ -102,10 +108,10 @@ def main():
         ("load", adapter.submit_load_task, adapter.get_load_event_fd(), loaded),
     ]:
         stage = measure.Stage(op, kind, size, chunks)
-        before = python_seconds()
+        before = python_seconds() - unlocked_seconds()
         with stage:
             busy = one_by_one(stage, batch, lambda n: submit(keys(n), slots[: len(n)]), fd, finished)
-        stages.append((stage, busy, python_seconds() - before))
+        stages.append((stage, busy, python_seconds() - unlocked_seconds() - before))
     per_chunk = lambda stage, seconds: seconds * 1e6 / stage.chunks
     lines = [
         {**stage.sample(), "python_us_per_chunk": per_chunk(stage, busy), "python_cpu_us_per_chunk": per_chunk(stage, cpu)}

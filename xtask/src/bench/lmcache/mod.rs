@@ -116,7 +116,7 @@ fn print(plan: &Plan, samples: &Samples) -> Result<()> {
         plan.gb
     );
     println!(
-        "\n| chunks | | adapter | MB/s | CPU s/GB | µs of Python's threads a chunk: CPU | clock | p50 ms a batch |\n|{}",
+        "\n| chunks | | adapter | MB/s | CPU s/GB | µs a chunk in Python: CPU | clock | p50 ms a batch |\n|{}",
         "---|".repeat(8)
     );
     for size in &plan.sizes {

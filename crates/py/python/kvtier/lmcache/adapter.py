@@ -87,30 +87,29 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def submit_store_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int:
         with self._lock:
-            task = self._stores.save(_names(keys), [obj.byte_array for obj in objects])
-            self._storing[task] = (list(keys), [obj.get_size() for obj in objects])
+            bufs = [obj.byte_array for obj in objects]
+            task = self._stores.save(keys, bufs)
+            self._storing[task] = (list(keys), [len(buf) for buf in bufs])
         return task
 
     def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
         results: dict[int, L2StoreResult] = {}
-        stored: tuple[list[ObjectKey], list[int]] = ([], [])
         with self._lock:
             ends = [(*end, *self._storing.pop(end[0])) for end in self._stores.drain()]
         for task, fault, answers, keys, sizes in ends:
             _log("store", fault)
-            # A chunk that was there already adds no byte, but was used.
-            written = [size if answer == 1 else 0 for size, answer in zip(sizes, answers)]
-            results[task] = L2StoreResult(min(answers, default=0) >= 0, sum(written))
-            kept = [at for at, answer in enumerate(answers) if answer >= 0]
-            stored[0].extend(keys[at] for at in kept)
-            stored[1].extend(written[at] for at in kept)
-        if stored[0]:
-            self._notify_keys_stored(*stored)
+            if answers.count(1) < len(answers):
+                # A chunk that was there already adds no byte, but was used.
+                kept = [(key, size * answer) for key, size, answer in zip(keys, sizes, answers) if answer >= 0]
+                keys, sizes = [key for key, _ in kept], [size for _, size in kept]
+            results[task] = L2StoreResult(len(keys) == len(answers), sum(sizes))
+            if keys:
+                self._notify_keys_stored(keys, sizes)
         return results
 
     def submit_lookup_and_lock_task(self, keys: list[ObjectKey], group_layout_descs: Any) -> int:
         with self._lock:
-            task = self._lookups.lookup(_names(keys), hold=True)
+            task = self._lookups.lookup(keys, hold=True)
             self._looking[task] = len(keys)
         return task
 
@@ -123,11 +122,11 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             return self._found.pop(task_id, None)
 
     def submit_unlock(self, keys: list[ObjectKey]) -> None:
-        self._tiers.release(_names(keys))
+        self._tiers.release(keys)
 
     def submit_load_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int:
         with self._lock:
-            task = self._loads.load(_names(keys), [obj.byte_array for obj in objects])
+            task = self._loads.load(keys, [obj.byte_array for obj in objects])
             self._loading[task] = list(keys)
         return task
 
@@ -137,7 +136,8 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             for task, fault, answers in self._loads.drain():
                 _log("load", fault)
                 self._loaded[task] = _bitmap(answers)
-                accessed.extend(key for key, answer in zip(self._loading.pop(task), answers) if answer >= 0)
+                keys = self._loading.pop(task)
+                accessed += [key for key, answer in zip(keys, answers) if answer >= 0] if -1 in answers else keys
             result = self._loaded.pop(task_id, None)
         if accessed:
             self._notify_keys_accessed(accessed)
@@ -145,9 +145,8 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def delete(self, keys: list[ObjectKey]) -> None:
         """Deletes what nobody has locked, here or in another process on the same directory."""
-        names = _names(keys)
-        _, sizes = self._tiers.lookup(names)
-        fault, answers = self._tiers.remove(names)
+        _, sizes = self._tiers.lookup(keys)
+        fault, answers = self._tiers.remove(keys)
         _log("delete", fault)
         gone = [at for at, answer in enumerate(answers) if answer >= 0 and sizes[at] >= 0]
         if gone:
@@ -214,25 +213,16 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._tiers.close()
 
 
-def _names(keys: list[ObjectKey]) -> list[str]:
-    """As LMCache's own wrapper spells them for native clients."""
-    return [
-        f"{key.model_name}@{key.kv_rank:08x}@{key.object_group_id:x}@{key.chunk_hash.hex()}"
-        + (f"@{key.cache_salt}" if key.cache_salt else "")
-        for key in keys
-    ]
-
-
 def _parse(name: str) -> EncodedObjectKey:
     model, rank, group, digest, *salt = name.split("@")
     return EncodedObjectKey(digest, model, int(rank, 16), int(group, 16), salt[0] if salt else "")
 
 
 def _bitmap(answers: list[int]) -> Bitmap:
+    if -1 not in answers:
+        return Bitmap(len(answers), len(answers))
     bitmap = Bitmap(len(answers))
-    for at, answer in enumerate(answers):
-        if answer >= 0:
-            bitmap.set(at)
+    bitmap.batched_set([at for at, answer in enumerate(answers) if answer >= 0])
     return bitmap
 
 
