@@ -170,16 +170,15 @@ impl Index {
         self.quotas.reserved.get(&tenant).copied().unwrap_or(0)
     }
 
-    /// Whether a write of this tenant's needs room that its limit does not leave.
+    /// Whether a write of this tenant's needs room that its limit does not leave. What is on its way out still takes up some.
     pub fn is_above_quota(&self, want: &Want) -> bool {
-        self.quotas.limit(want.tenant).is_some_and(|limit| self.over_quota(want, limit) > 0)
+        self.quotas.limit(want.tenant).is_some_and(|limit| self.had_with(want) > limit)
     }
 
-    /// How much of this tenant's has to go for a write.
-    fn over_quota(&self, want: &Want, limit: u64) -> u64 {
-        let of = |sums: &HashMap<TenantId, u64>| sums.get(&want.tenant).copied().unwrap_or(0);
-        let staying = self.tenant_usage(want.tenant).bytes.saturating_sub(of(&self.quotas.leaving));
-        (staying + of(&self.quotas.reserved) + want.bytes).saturating_sub(limit)
+    /// What its tenant has if a write goes through now.
+    fn had_with(&self, want: &Want) -> u64 {
+        let there = self.tenant_usage(want.tenant).bytes;
+        there.saturating_add(self.tenant_reserved(want.tenant)).saturating_add(want.bytes)
     }
 
     /// What stands against a write below the capacity: its tenant's limit. Victims are the tenant's own.
@@ -188,14 +187,29 @@ impl Index {
         if want.bytes > limit {
             return Some(Reserve::Full(Refusal::Quota { bytes_max: limit }));
         }
-        let over = self.over_quota(want, limit);
-        if over == 0 {
+        let had = self.had_with(want);
+        if had <= limit {
             return None;
+        }
+        let leaving = self.quotas.leaving.get(&tenant).copied().unwrap_or(0);
+        let over = had.saturating_sub(leaving).saturating_sub(limit);
+        if over == 0 {
+            return Some(Reserve::Busy);
         }
         match self.victims_of(tenant, over) {
             victims if !victims.is_empty() => Some(Reserve::Evict(victims)),
-            _ if self.quotas.leaving.contains_key(&tenant) => Some(Reserve::Busy),
+            _ if leaving > 0 => Some(Reserve::Busy),
             _ => Some(Reserve::Full(Refusal::Held)),
+        }
+    }
+
+    /// What has to go, of its tenant's, so that a write stays below its tenant's limit: at most one batch, none when the rest of it is held
+    /// or on its way out. Answer for each as for [`victims`](Self::victims).
+    pub fn victims_of_quota(&mut self, now_ms: u64, want: &Want) -> Vec<Entry> {
+        self.expire_holds(now_ms);
+        match self.above_quota(want) {
+            Some(Reserve::Evict(victims)) => victims,
+            _ => Vec::new(),
         }
     }
 

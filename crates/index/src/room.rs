@@ -109,8 +109,8 @@ impl Index {
     }
 
     /// [`reserve`](Self::reserve) for a chunk of which more is known. When something has to go for it, the policy may find it worth no more
-    /// than what would go, or nothing at all where the caller says that one comes before it which is missing: then it is refused, and so is the rest of its chain. Above its
-    /// tenant's limit what goes is the tenant's own.
+    /// than what would go, or nothing at all where the caller says that one comes before it which is missing: then it is refused, and so is the
+    /// rest of its chain. Above its tenant's limit what goes is the tenant's own, and counts until it is gone.
     pub fn reserve_for(&mut self, now_ms: u64, want: &Want) -> Reserve {
         let bytes = want.bytes;
         if self.quotas.are_set() {

@@ -102,6 +102,36 @@ fn writes_in_flight_count_and_what_is_canceled_does_not() {
 }
 
 #[test]
+fn what_is_on_its_way_out_counts_until_it_is_gone() {
+    for policy in policies() {
+        let mut index = index_by(policy, 1000);
+        index.set_quota(A, Some(30));
+        (1..=3).for_each(|n| assert_eq!(save(&mut index, n, A), Ok(vec![]), "{policy}"));
+        let want = Want::new(10).with_tenant(A);
+        // Nothing can be deleted, however often it is tried.
+        for _ in 0..5 {
+            let Reserve::Evict(victims) = index.reserve_for(0, &want) else { panic!("{policy}: it is full") };
+            assert_eq!(
+                (victims.len(), index.reserve_for(0, &want)),
+                (1, Reserve::Busy),
+                "{policy}: its room is awaited"
+            );
+            assert!(index.is_above_quota(&want), "{policy}");
+            // Who wants more than is on its way out has more victims.
+            let more = Want::new(20).with_tenant(A);
+            let others = index.victims_of_quota(0, &more);
+            assert_eq!((others.len(), index.victims_of_quota(0, &more).len()), (1, 0), "{policy}");
+            assert!(victims.iter().chain(&others).all(|victim| index.restored(&victim.chunk.digest)), "{policy}");
+            assert_eq!(index.tenant_usage(A).bytes, 30, "{policy}");
+        }
+        let Reserve::Evict(victims) = index.reserve_for(0, &want) else { panic!("{policy}: it is full") };
+        assert!(index.evicted(&victims[0].chunk.digest));
+        let Reserve::Granted(room) = index.reserve_for(0, &want) else { panic!("{policy}: there is room") };
+        index.cancel(room);
+    }
+}
+
+#[test]
 fn without_quotas_whoever_has_the_most_gives() {
     let mut index = index(60);
     [1, 2, 3, 4].into_iter().for_each(|n| assert_eq!(save(&mut index, n, A), Ok(vec![])));
@@ -148,9 +178,14 @@ fn quotas_change_while_chunks_are_there_held_and_on_their_way_out() {
         assert!(matches!(leaving, kvtier_index::Removed::Gone(_)));
         // The first limit, set late: what is above it goes with the next write, but for what is held or gone already.
         index.set_quota(A, Some(40));
-        let gone = save(&mut index, 7, A).unwrap();
-        assert_eq!((gone.len(), gone.contains(&1), gone.contains(&2)), (2, false, false), "{policy}: {gone:?}");
+        let want = Want::new(10).with_tenant(A);
+        let Reserve::Evict(gone) = index.reserve_for(0, &want) else { panic!("{policy}: it is above its limit") };
+        let gone: Vec<Digest> = gone.iter().map(|victim| victim.chunk.digest).collect();
+        assert_eq!((gone.len(), gone.contains(&key(1)), gone.contains(&key(2))), (2, false, false), "{policy}");
+        assert!(gone.iter().all(|digest| index.evicted(digest)));
+        assert_eq!(index.reserve_for(0, &want), Reserve::Busy, "{policy}: one is still on its way out");
         assert!(index.evicted(&key(2)));
+        assert_eq!(save(&mut index, 7, A), Ok(vec![]), "{policy}");
         assert_eq!((index.tenant_usage(A).bytes, index.tenant_usage(B).bytes), (40, 60), "{policy}");
         index.set_quota(A, Some(20));
         assert_eq!(save(&mut index, 8, A).map(|gone| gone.len()), Ok(3), "{policy}: less is allowed");

@@ -11,6 +11,7 @@ use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
 use kvtier_s3::tier::{Compat, Evictor, TierConfig};
 use kvtier_testkit::conformance::Fixture;
+use kvtier_testkit::s3::{Fault, Rule};
 use support::tier::World;
 
 const LEN: usize = 10_000;
@@ -127,16 +128,38 @@ fn limited(config: TierConfig) -> TierConfig {
 
 #[test]
 fn a_tenant_keeps_to_its_quota_and_spares_the_others() {
-    let world = room_for(20, limited);
+    let world = room_for(20, |mut config| {
+        config.room_wait_max = Duration::from_secs(20);
+        limited(config)
+    });
+    // Every delete takes its time.
+    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(100))).method("POST").times(1_000_000));
     (0..4).for_each(|n| assert_eq!(world.save(&key_of("b", n), LEN), Saved::Stored));
     for n in 0..12 {
         assert_eq!(world.save(&key_of("a", n), LEN), Saved::Stored);
+        assert!(used_by(&world, "a") <= 5 * LEN as u64, "what goes is counted until it is deleted, and waited for");
     }
-    // What goes is counted until it is deleted.
-    world.suite.eventually("below the quota", || used_by(&world, "a") <= 5 * LEN as u64);
     assert!(world.lookup(&key_of("a", 11)).is_hit() && !world.lookup(&key_of("a", 0)).is_hit());
     assert_eq!(used_by(&world, "b"), 4 * LEN as u64);
     assert_eq!(world.save(&key_of("nobody", 1), LEN), Saved::Shed(ShedReason::Quota));
+}
+
+#[test]
+fn a_tenant_does_not_grow_while_what_has_to_go_cannot_be_deleted() {
+    let world = room_for(40, |mut config| {
+        config.room_wait_max = Duration::from_millis(300);
+        limited(config)
+    });
+    world.server.script(Rule::next(Fault::Error(403, "AccessDenied")).method("POST").times(1_000_000));
+    let ops = (0..30).map(|n| world.suite.save_op(&key_of("a", n), LEN)).collect();
+    let saved: Vec<Saved> =
+        world.tier.save(&world.suite.ctx(), ops).wait().into_iter().map(|done| done.result.unwrap()).collect();
+    assert_eq!(saved.iter().filter(|saved| **saved == Saved::Stored).count(), 5, "{saved:?}");
+    assert_eq!((world.in_bucket(), used_by(&world, "a")), (5 * LEN as u64, 5 * LEN as u64));
+    assert_eq!(world.save(&key_of("b", 1), LEN), Saved::Stored, "others have nothing to do with it");
+    world.server.heal();
+    world.suite.eventually("a save goes through", || world.save(&key_of("a", 40), LEN) == Saved::Stored);
+    assert!(used_by(&world, "a") <= 5 * LEN as u64);
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! Room in the bucket: saves claim it, one task deletes what has to go, ahead of them.
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{Error, ErrorKind, Event, ShedReason};
@@ -36,8 +35,8 @@ const LIMITS_SPARE: u64 = 50;
 #[derive(Debug, Default)]
 pub struct Outbox {
     victims: Mutex<Vec<Entry>>,
-    /// Bytes of the saves that wait for room.
-    wanted: AtomicU64,
+    /// Bytes of the saves that wait for room, by whose they are.
+    wanted: Mutex<HashMap<TenantId, u64>>,
     bell: Notify,
 }
 
@@ -55,21 +54,31 @@ impl Outbox {
     fn take(&self) -> Vec<Entry> {
         std::mem::take(&mut *self.victims.lock().unwrap_or_else(PoisonError::into_inner))
     }
+
+    fn wanted(&self) -> MutexGuard<'_, HashMap<TenantId, u64>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A save that waits for room, so that what has to go goes for all who wait at once.
-struct Wanted<'a>(&'a AtomicU64, u64);
+struct Wanted<'a>(&'a Outbox, Want);
 
 impl<'a> Wanted<'a> {
-    fn new(all: &'a AtomicU64, bytes: u64) -> Self {
-        all.fetch_add(bytes, Ordering::Relaxed);
-        Wanted(all, bytes)
+    fn new(outbox: &'a Outbox, want: Want) -> Self {
+        *outbox.wanted().entry(want.tenant).or_default() += want.bytes;
+        Wanted(outbox, want)
     }
 }
 
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Ordering::Relaxed);
+        let (mut all, Want { tenant, bytes, .. }) = (self.0.wanted(), self.1);
+        if let Some(sum) = all.get_mut(&tenant) {
+            *sum -= bytes;
+            if *sum == 0 {
+                all.remove(&tenant);
+            }
+        }
     }
 }
 
@@ -126,7 +135,7 @@ pub async fn claim<'a>(shared: &'a Shared, want: &Want, until: Instant) -> Resul
             Reserve::Busy => shared.outbox.ring(),
             _ => return Err(ShedReason::Full),
         }
-        wanted.get_or_insert_with(|| Wanted::new(&shared.outbox.wanted, want.bytes));
+        wanted.get_or_insert_with(|| Wanted::new(&shared.outbox, *want));
         if tokio::time::timeout_at(until, freed).await.is_err() {
             return Err(ShedReason::Full);
         }
@@ -197,7 +206,7 @@ fn gather(shared: &Shared) -> Vec<Entry> {
     let mut victims = shared.outbox.take();
     victims.extend(above_limits(shared));
     while victims.len() < BATCH_MAX * BATCHES_MAX {
-        let wanted = shared.outbox.wanted.load(Ordering::Relaxed);
+        let wanted = shared.outbox.wanted().values().sum();
         let more = shared.books().index.victims(shared.now_ms(), wanted);
         if more.is_empty() {
             break;
@@ -207,23 +216,19 @@ fn gather(shared: &Shared) -> Vec<Entry> {
     victims
 }
 
-/// What has to go of tenants that fill their limits: other nodes, which delete nothing, wait for room below them too.
+/// What has to go of tenants that fill their limits: for all of their saves that wait, and some ahead, since other nodes, which delete nothing,
+/// wait for room below them too.
 fn above_limits(shared: &Shared) -> Vec<Entry> {
+    let waiting = shared.outbox.wanted().clone();
     let mut books = shared.books();
-    let full = |(tenant, usage): (TenantId, TenantUsage)| {
+    let room = |(tenant, usage): (TenantId, TenantUsage)| {
         let limit = books.limit_of(tenant)?;
-        (usage.bytes > limit - limit / LIMITS_SPARE).then_some(Want::new(limit / LIMITS_SPARE).with_tenant(tenant))
+        let waiting = waiting.get(&tenant).map_or(0, |bytes| limit.min(*bytes));
+        let room = waiting.max(limit / LIMITS_SPARE);
+        (usage.bytes > limit - room).then_some(Want::new(room).with_tenant(tenant))
     };
-    let full: Vec<Want> = books.index.tenants().filter_map(full).collect();
-    let mut victims = Vec::new();
-    for want in full {
-        match books.index.reserve_for(shared.now_ms(), &want) {
-            Reserve::Evict(some) => victims.extend(some),
-            Reserve::Granted(room) => books.index.cancel(room),
-            _ => {}
-        }
-    }
-    victims
+    let full: Vec<Want> = books.index.tenants().filter_map(room).collect();
+    full.iter().flat_map(|want| books.index.victims_of_quota(shared.now_ms(), want)).collect()
 }
 
 /// Without a cap nothing is deleted, but what is known has a maximum too.
