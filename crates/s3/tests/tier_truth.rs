@@ -6,8 +6,10 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::{Key, Loaded, Observe, Presence, Saved};
+use kvtier_core::{Key, Loaded, Namespace, Observe, Presence, Saved, ShedReason};
+use kvtier_index::Quotas;
 use kvtier_s3::tier::{Evictor, TierConfig};
+use kvtier_testkit::conformance::Fixture;
 use kvtier_testkit::s3::{Fault, Rule, Server};
 use support::tier::{PREFIX, World};
 use support::{endpoint, server};
@@ -238,6 +240,35 @@ fn a_second_node_follows_and_both_know_what_the_other_does() {
     within(Duration::from_secs(10), "the cap holds", || first.in_bucket() <= 49 * LEN as u64);
     within(Duration::from_secs(10), "the second knows what was evicted", || second.used() == second.in_bucket());
     assert!(first.count("evicted") > 40 && second.count("evicted") == 0);
+}
+
+/// Saves what the evictor keeps at least on a node that follows another, and then chunks of a tenth of what there may be.
+fn large_chunks_find_room(key: impl Fn(u64) -> Key, change: impl Fn(TierConfig) -> TierConfig) {
+    let (server, all) = (plain_server(), 100 * LEN as u64);
+    let first = World::over(Arc::clone(&server), |config| change(quick(config)));
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    let second = World::over(Arc::clone(&server), |config| change(quick(config)));
+    second.suite.eventually("the second follows", || says(&second, "another node evicts"));
+    (0..98).for_each(|n| assert_eq!(second.save(&key(n), LEN), Saved::Stored));
+    for n in 100..103 {
+        within(Duration::from_secs(60), "a large chunk finds room", || {
+            second.save(&key(n), 10 * LEN) != Saved::Shed(ShedReason::Full)
+        });
+        assert!(second.used() <= all + 10 * LEN as u64, "one at a time");
+    }
+    within(Duration::from_secs(60), "the first makes room", || first.in_bucket() <= all - all / 50);
+}
+
+#[test]
+fn a_chunk_of_a_tenth_of_the_cap_finds_room_on_a_node_that_follows() {
+    let suite = |n| Fixture::key_in(Namespace::new("suite", Default::default()), n);
+    large_chunks_find_room(suite, |config| config.with_capacity(100 * LEN as u64));
+}
+
+#[test]
+fn a_chunk_of_a_tenth_of_its_tenants_quota_finds_room_on_a_node_that_follows() {
+    let of_a = |n| Fixture::key_in(Namespace::new("a", Default::default()), n);
+    large_chunks_find_room(of_a, |config| config.with_quotas(Quotas::new().with("a", 100 * LEN as u64)));
 }
 
 /// A node that evicts, and one that follows it and hears of it by its journals alone, of which it reads what is new every so often.

@@ -39,7 +39,8 @@ use journal::Journal;
 use lease::Lease;
 use paths::Paths;
 
-/// A node that does not evict writes up to so many times the cap by its own reckoning, which learns late of what the evictor deletes.
+/// A node that does not evict writes up to so many times the cap by its own reckoning, which learns late of what the evictor deletes; and one
+/// chunk more.
 const OVER: f64 = 1.05;
 
 /// How many tiers this process has opened.
@@ -103,20 +104,23 @@ impl Truth {
     }
 
     /// Room for a save of a node that does not evict, of a tenant that may have so much. While another node does, this one's reckoning may
-    /// pass cap and limit a little.
+    /// pass cap and limit a little; by more only with one chunk at a time, or a large one would never find room: who evicts makes it when it
+    /// hears of the chunk, and not before.
     pub fn reserve(&self, index: &mut Index, want: &Want, limit: Option<u64>) -> Reserve {
         let (usage, led) = (index.usage(), self.holder().is_some() || self.config.evictor == Evictor::Never);
-        let may_be = |bytes: u64| if led { (bytes as f64 * OVER) as u64 } else { bytes };
-        let all = usage.used.saturating_add(usage.reserved).saturating_add(want.bytes);
-        let own = index.tenant_usage(want.tenant).bytes + index.tenant_reserved(want.tenant);
-        let own = own.saturating_add(want.bytes);
+        let fits = |there: u64, reserved: u64, limit: u64| {
+            let with = there.saturating_add(reserved).saturating_add(want.bytes);
+            let little_over = if led { (limit as f64 * OVER) as u64 } else { limit };
+            with <= little_over || (led && reserved == 0 && there <= limit)
+        };
+        let own = (index.tenant_usage(want.tenant).bytes, index.tenant_reserved(want.tenant));
         if want.bytes > usage.capacity {
             return Reserve::Full(Refusal::TooLarge { bytes: want.bytes, bytes_max: usage.capacity });
         }
         match limit {
             Some(limit) if want.bytes > limit => Reserve::Full(Refusal::Quota { bytes_max: limit }),
-            Some(limit) if own > may_be(limit) => Reserve::Busy,
-            _ if all > may_be(usage.capacity) => Reserve::Busy,
+            Some(limit) if !fits(own.0, own.1, limit) => Reserve::Busy,
+            _ if !fits(usage.used, usage.reserved, usage.capacity) => Reserve::Busy,
             _ => Reserve::Granted(index.reserve_anyway(want)),
         }
     }
