@@ -123,8 +123,9 @@ impl Shared {
         if !sight.proven && books.is_corrupt(digest, sight.etag) {
             return false;
         }
+        // It says nothing new, and its bytes are good; but what belongs to it may not be there, or not yet.
         if !look.is_current() || books.index.is_leaving(digest) {
-            return true;
+            return !books.index.is_hidden(digest);
         }
         // Of a set that is not whole.
         if books.is_hidden(digest) {
