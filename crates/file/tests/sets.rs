@@ -83,11 +83,11 @@ fn a_chunk_that_is_held_stays_a_hit_when_a_set_is_declared_over_it() {
 }
 
 #[test]
-fn more_members_of_sets_than_can_be_kept_are_shed_and_not_shown_alone() {
+fn when_too_much_of_sets_is_missing_more_are_shed_and_not_shown_alone() {
     let dir = tempfile::tempdir().unwrap();
     let f = fixture(dir.path(), Layout::Kvtier);
     let many: Vec<_> = (0..1_u64 << 20).map(|n| kvtier_core::Digest::of("test", &n.to_le_bytes())).collect();
-    // All that can be members are, since this save waits for nobody else and its set is not forgotten while one of it is there.
+    // All that may be missing are but one, since this save waits for nobody else and its set is not forgotten while one of it is there.
     let ctx = f.ctx().with_part_of(many.iter().copied().skip(1).chain([*f.key(1).digest()]).collect());
     assert_eq!(f.tier.save(&ctx, vec![f.save_op(&f.key(1), LEN)]).wait().remove(0).result.unwrap(), Saved::Stored);
     let shed = together(&f, &f.keys([2, 3]), &[]);

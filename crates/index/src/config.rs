@@ -16,11 +16,13 @@ pub struct IndexConfig {
     pub held_max: usize,
     /// The most suspect keys remembered; beyond it the oldest is forgotten.
     pub suspects_max: usize,
+    /// The most members of sets that are not there, or as many as there are chunks if these are more; beyond it no set is declared.
+    pub missing_max: usize,
 }
 
 impl IndexConfig {
     /// The defaults for a medium of `capacity_bytes` bytes: mark 0.98, batches of 0.5 %, 65,536 holds of 1,048,576
-    /// entries, 65,536 suspects.
+    /// entries, 65,536 suspects, 1,048,576 members of sets that are not there.
     pub fn new(capacity_bytes: u64) -> Self {
         IndexConfig {
             capacity_bytes,
@@ -29,6 +31,7 @@ impl IndexConfig {
             holds_max: 1 << 16,
             held_max: 1 << 20,
             suspects_max: 1 << 16,
+            missing_max: 1 << 20,
         }
     }
 
@@ -53,6 +56,12 @@ impl IndexConfig {
     /// Sets the most suspect keys remembered.
     pub fn with_suspects_max(mut self, keys: usize) -> Self {
         self.suspects_max = keys;
+        self
+    }
+
+    /// Sets the most members of sets that may be missing.
+    pub fn with_missing_max(mut self, chunks: usize) -> Self {
+        self.missing_max = chunks;
         self
     }
 

@@ -32,6 +32,8 @@ pub struct Index {
     pub(crate) chains: Chains,
     pub(crate) quotas: Limits,
     pub(crate) sets: Sets,
+    /// The most members of sets that are not there.
+    pub(crate) missing_max: usize,
     pub(crate) compat: Looks,
 }
 
@@ -113,6 +115,7 @@ impl Index {
             chains: Chains::default(),
             quotas: Limits::default(),
             sets: Sets::default(),
+            missing_max: config.missing_max,
             compat: Looks::default(),
         })
     }
@@ -252,7 +255,7 @@ impl Index {
             used: self.books.used,
             reserved: self.books.reserved,
             leaving: self.books.leaving,
-            entries: self.table.len(),
+            entries: self.entries(),
             holds: self.holds.len(),
         }
     }
@@ -294,6 +297,11 @@ impl Index {
     /// The heap memory held by entries, table and policy, in bytes; holds, suspects and tenants not counted.
     pub fn memory_bytes(&self) -> usize {
         self.slab.memory_bytes() + self.table.allocation_size() + self.policy.memory_bytes()
+    }
+
+    /// How many chunks are there, or on their way out.
+    pub(crate) fn entries(&self) -> usize {
+        self.table.len()
     }
 
     pub(crate) fn find(&self, digest: &Digest) -> Option<u32> {

@@ -10,24 +10,25 @@ use kvtier_key::Digest;
 use crate::slab::State;
 use crate::{Entry, Index};
 
-/// The most chunks that are members of sets.
-const MEMBERS_MAX: usize = 1 << 20;
-
 /// A set whose chunks are being saved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SetId(u64);
 
-/// No more chunks can be members of sets: nothing was declared, so saving them might show some without the others.
+/// Too many members of sets are not there: nothing was declared, so saving these chunks might show some without the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SetsFull {
-    /// The chunks that are members of sets.
-    pub members: usize,
+    /// The members of sets that are not there.
+    pub missing: usize,
 }
 
 impl fmt::Display for SetsFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "too many chunks are members of sets ({}): remove some, or save chunks one by one", self.members)
+        let missing = self.missing;
+        write!(
+            f,
+            "{missing} chunks of sets are not there, and no more can be: wait for saves, or save chunks one by one"
+        )
     }
 }
 
@@ -38,6 +39,8 @@ impl std::error::Error for SetsFull {}
 pub(crate) struct Sets {
     of: HashMap<Digest, u64>,
     all: HashMap<u64, Set>,
+    /// How many members are not there. What others take up in here is bounded by the index.
+    missing: usize,
     next: u64,
     /// Sets of which something is left that goes first: they are not whole any more, or did not get whole.
     leftovers: BTreeSet<u64>,
@@ -60,6 +63,11 @@ impl Set {
     fn is_whole(&self) -> bool {
         self.there == self.members.len()
     }
+
+    /// How many of them the index does not know.
+    fn missing(&self) -> usize {
+        self.members.len().saturating_sub(self.there + self.going)
+    }
 }
 
 impl Sets {
@@ -67,9 +75,14 @@ impl Sets {
         self.of.get(digest).and_then(|id| self.all.get(id))
     }
 
-    fn set_mut(&mut self, digest: &Digest) -> Option<(u64, &mut Set)> {
+    /// Changes the set that a chunk is in; answers its number.
+    fn change(&mut self, digest: &Digest, change: impl FnOnce(&mut Set)) -> Option<u64> {
         let id = *self.of.get(digest)?;
-        self.all.get_mut(&id).map(|set| (id, set))
+        let set = self.all.get_mut(&id)?;
+        self.missing -= set.missing();
+        change(set);
+        self.missing += set.missing();
+        Some(id)
     }
 
     /// All of the set that a chunk is in; none where it is in none.
@@ -85,36 +98,32 @@ impl Sets {
 
     /// A chunk came.
     pub fn entered(&mut self, digest: &Digest) {
-        if let Some((_, set)) = self.set_mut(digest) {
+        self.change(digest, |set| {
             set.there = (set.there + 1).min(set.members.len());
             set.was_whole |= set.is_whole();
-        }
+        });
     }
 
     /// A chunk is on its way out: what is left of its set goes too.
     pub fn left(&mut self, digest: &Digest) {
-        if let Some((id, set)) = self.set_mut(digest) {
-            let was_whole = set.is_whole();
+        let mut was_whole = false;
+        let changed = self.change(digest, |set| {
+            was_whole = set.is_whole();
             set.there = set.there.saturating_sub(1);
             set.going += 1;
-            if was_whole {
-                self.leftovers.insert(id);
-            }
-        }
+        });
+        self.leftovers.extend(changed.filter(|_| was_whole));
     }
 
     /// A chunk that was on its way out stays.
     pub fn returned(&mut self, digest: &Digest) {
-        if let Some((_, set)) = self.set_mut(digest) {
-            set.going = set.going.saturating_sub(1);
-            self.entered(digest);
-        }
+        self.change(digest, |set| set.going = set.going.saturating_sub(1));
+        self.entered(digest);
     }
 
     /// A chunk that was on its way out is gone.
     pub fn gone(&mut self, digest: &Digest) {
-        if let Some((id, set)) = self.set_mut(digest) {
-            set.going = set.going.saturating_sub(1);
+        if let Some(id) = self.change(digest, |set| set.going = set.going.saturating_sub(1)) {
             self.forget_if_over(id);
         }
     }
@@ -128,6 +137,7 @@ impl Sets {
 
     fn forget(&mut self, id: u64) {
         if let Some(set) = self.all.remove(&id) {
+            self.missing -= set.missing();
             set.members.iter().for_each(|member| {
                 self.of.remove(member);
             });
@@ -140,7 +150,8 @@ impl Index {
     /// Declares that these chunks, which are about to be saved, are there together or not at all: misses until the last of them is
     /// committed, and again when the first of them goes; then the others go too, before anything else does. A chunk that somebody holds
     /// meanwhile stays a hit until it is released. Say with [`end_set`](Self::end_set) when the saves have ended, however they did. `None`
-    /// for less than two chunks, which are no set. Sets do not outlive the index.
+    /// for less than two chunks, which are no set. Sets do not outlive the index. How many members are there has no maximum of its own; how
+    /// many are [missing](crate::IndexConfig::missing_max) has one.
     pub fn declare_set(&mut self, members: &[Digest]) -> Result<Option<SetId>, SetsFull> {
         let mut distinct: Vec<Digest> = members.to_vec();
         distinct.sort_unstable();
@@ -148,28 +159,36 @@ impl Index {
         if distinct.len() < 2 {
             return Ok(None);
         }
-        if let Some((id, set)) = self.sets.set_mut(&distinct[0]).filter(|(_, set)| *set.members == *distinct) {
+        if let Some(id) = self.sets.of.get(&distinct[0]).copied()
+            && let Some(set) = self.sets.all.get_mut(&id)
+            && *set.members == *distinct
+        {
             set.saving += 1;
             return Ok(Some(SetId(id)));
         }
-        let known = distinct.iter().filter(|member| self.sets.of.contains_key(*member)).count();
-        if self.sets.of.len() - known + distinct.len() > MEMBERS_MAX {
-            return Err(SetsFull { members: self.sets.of.len() });
-        }
-        for member in &distinct {
-            if let Some(id) = self.sets.of.get(member).copied() {
-                self.sets.forget(id);
-            }
-        }
         let states = distinct.iter().filter_map(|member| self.find(member)).map(|slot| self.slab[slot].state);
         let (there, going): (Vec<State>, Vec<State>) = states.partition(|state| *state == State::Present);
-        let id = self.sets.next;
-        self.sets.next += 1;
-        self.sets.of.extend(distinct.iter().map(|member| (*member, id)));
         let was_whole = there.len() == distinct.len();
         let set = Set { members: distinct.into(), there: there.len(), going: going.len(), saving: 1, was_whole };
-        self.sets.all.insert(id, set);
-        Ok(Some(SetId(id)))
+        self.add_set(set).map(|id| Some(SetId(id)))
+    }
+
+    /// Adds a set in the place of those that it shares members with.
+    fn add_set(&mut self, set: Set) -> Result<u64, SetsFull> {
+        let sets = &self.sets;
+        let others: BTreeSet<u64> = set.members.iter().filter_map(|member| sets.of.get(member)).copied().collect();
+        let freed: usize = others.iter().filter_map(|id| sets.all.get(id)).map(Set::missing).sum();
+        if sets.missing - freed + set.missing() > self.missing_max.max(self.entries()) {
+            return Err(SetsFull { missing: sets.missing });
+        }
+        let sets = &mut self.sets;
+        others.into_iter().for_each(|id| sets.forget(id));
+        let id = sets.next;
+        sets.next += 1;
+        sets.missing += set.missing();
+        sets.of.extend(set.members.iter().map(|member| (*member, id)));
+        sets.all.insert(id, set);
+        Ok(id)
     }
 
     /// A batch of saves of a declared set has ended. When it was the last, what is there of one that is not whole goes.

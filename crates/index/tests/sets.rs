@@ -177,8 +177,43 @@ fn sets_that_come_and_go_leave_nothing_behind_and_too_many_are_refused() {
         index.end_set(set);
     }
     let all: Vec<_> = (0..1 << 19).map(|n| index.declare_set(&pair(n)).unwrap().unwrap()).collect();
-    assert_eq!(index.declare_set(&pair(1 << 19)).unwrap_err().members, 1 << 20);
+    assert_eq!(index.declare_set(&pair(1 << 19)).unwrap_err().missing, 1 << 20);
     assert!(index.declare_set(&pair(7)).is_ok(), "it is declared already");
     all.into_iter().for_each(|set| index.end_set(set));
     assert!(index.declare_set(&pair(1 << 19)).is_ok());
+}
+
+#[test]
+fn members_that_are_there_do_not_count_towards_those_that_may_be_missing() {
+    let config = IndexConfig::new(10_000).with_high_mark(1.0).with_missing_max(4);
+    let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();
+    (0..10).for_each(|n| whole(&mut index, [2 * n, 2 * n + 1]));
+    assert_eq!(visible(&index).len(), 20, "more than may be missing are there");
+    (40..60).for_each(|n| assert!(matches!(index.declare_set(&keys([100 + n, 60 + n])), Ok(Some(_))) == (n < 50)));
+    assert_eq!(index.declare_set(&keys([30, 31])).unwrap_err().missing, 20, "as many are missing as there are chunks");
+    assert!(index.declare_set(&keys([0, 1])).is_ok(), "it is declared already");
+    assert!(index.declare_set(&keys([100 + 40, 31])).is_ok(), "it takes the place of another");
+}
+
+#[test]
+fn what_is_missing_is_counted_however_chunks_come_and_go() {
+    let config = IndexConfig::new(10_000).with_high_mark(1.0).with_missing_max(6);
+    let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();
+    let three = keys([1, 2, 3]);
+    for _ in 0..50 {
+        let set = index.declare_set(&three).unwrap().unwrap();
+        [1, 2, 3].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+        index.end_set(set);
+        assert!(matches!(index.leave(&three[0]), kvtier_index::Removed::Gone(_)) && index.restored(&three[0]));
+        assert!(matches!(index.leave(&three[1]), kvtier_index::Removed::Gone(_)) && index.evicted(&three[1]));
+        assert!(matches!(index.leave(&three[2]), kvtier_index::Removed::Gone(_)));
+        // Saved again while it was on its way out, and another set over two of the three.
+        assert!(save(&mut index, 3).is_empty() && index.forget(&three[2]).is_some());
+        let over = index.declare_set(&keys([1, 3])).unwrap().unwrap();
+        index.end_set(over);
+        assert!(index.forget(&three[0]).is_some());
+    }
+    let six = index.declare_set(&keys([11, 12, 13, 14, 15, 16]));
+    assert!(six.is_ok(), "nothing is left of the others: {six:?}");
+    assert_eq!(index.declare_set(&keys([17, 18])).unwrap_err().missing, 6);
 }
