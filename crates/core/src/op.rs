@@ -123,7 +123,7 @@ pub enum ShedReason {
     NotWorth,
     /// It is larger than all that its tenant may have.
     Quota,
-    /// It is to be there together with others or not at all, and the tier keeps as many such chunks as it can.
+    /// It is to be there together with others or not at all, and of such sets too many chunks are missing already.
     Sets,
 }
 

@@ -152,8 +152,8 @@ impl Index {
         let old = line.chunk();
         let new = Chunk { len, bytes, ..old };
         line.set(&new);
-        self.books.sub(&old);
-        self.books.add(&new);
+        self.uncount(&old);
+        self.count(&new);
         true
     }
 
@@ -266,7 +266,7 @@ impl Index {
     }
 
     /// Every tenant that has something on the medium, in no order.
-    pub fn tenants(&self) -> impl Iterator<Item = (TenantId, TenantUsage)> + '_ {
+    pub fn tenants(&self) -> impl ExactSizeIterator<Item = (TenantId, TenantUsage)> + '_ {
         self.books.tenants.iter().map(|(tenant, usage)| (*tenant, *usage))
     }
 
@@ -334,7 +334,7 @@ impl Index {
     pub(crate) fn drop_entry(&mut self, slot: u32, end: Ending) -> Entry {
         let line = &mut self.slab[slot];
         let (entry, state) = (line.entry(slot), line.state);
-        self.books.sub(&entry.chunk);
+        self.uncount(&entry.chunk);
         if state == State::Leaving {
             self.books.leaving -= entry.chunk.bytes;
             self.quotas.left(entry.chunk.tenant, entry.chunk.bytes);
@@ -361,7 +361,7 @@ impl Index {
         let Some(slot) = self.slab.insert(chunk) else { return Inserted::Refused(Refusal::NoSlot) };
         let slab = &self.slab;
         self.table.insert_unique(hash(&chunk.digest), slot, |slot| hash(&slab[*slot].digest));
-        self.books.add(chunk);
+        self.count(chunk);
         self.sets.entered(&chunk.digest);
         self.tell_policy(slot);
         Inserted::New(slot)
@@ -374,8 +374,8 @@ impl Index {
         let line = &mut self.slab[slot];
         let old = line.chunk();
         line.set(chunk);
-        self.books.sub(&old);
-        self.books.add(chunk);
+        self.uncount(&old);
+        self.count(chunk);
         self.tell_policy(slot);
         Inserted::Replaced { old }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use kvtier_evict::{Owners, PolicyKind};
 
 use crate::slab::State;
@@ -74,6 +74,9 @@ impl Quotas {
     }
 }
 
+/// A tenant whose limit has less than one part in so many to spare is full.
+const SPARE: u64 = 50;
+
 /// Limits, and what counts towards them besides what is there.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
@@ -83,6 +86,8 @@ pub(crate) struct Limits {
     reserved: HashMap<TenantId, u64>,
     /// Bytes on their way out.
     leaving: HashMap<TenantId, u64>,
+    /// Tenants whose limits are full, or nearly: so that nobody has to look at all of them.
+    full: HashSet<TenantId>,
 }
 
 impl Limits {
@@ -94,6 +99,14 @@ impl Limits {
     /// Whether anybody has a limit.
     pub fn are_set(&self) -> bool {
         self.default.is_some() || !self.of.is_empty()
+    }
+
+    /// A tenant has so many bytes now.
+    pub fn note(&mut self, tenant: TenantId, bytes: u64) {
+        match self.limit(tenant).is_some_and(|limit| bytes > limit - limit / SPARE) {
+            true => self.full.insert(tenant),
+            false => self.full.remove(&tenant),
+        };
     }
 
     pub fn reserve(&mut self, tenant: TenantId, bytes: u64) {
@@ -137,6 +150,7 @@ impl Index {
             }
             None => self.quotas.of.remove(&tenant),
         };
+        self.note_usage(tenant);
     }
 
     /// Limits from now on, in bytes, what each tenant but number 0 may have that has no limit of its own; `None` is no limit.
@@ -145,6 +159,39 @@ impl Index {
             self.begin_limits();
         }
         self.quotas.default = bytes;
+        let tenants: Vec<TenantId> = self.tenants().map(|(tenant, _)| tenant).collect();
+        tenants.into_iter().for_each(|tenant| self.note_usage(tenant));
+    }
+
+    /// Notes whether a tenant's limit is full.
+    fn note_usage(&mut self, tenant: TenantId) {
+        let bytes = self.tenant_usage(tenant).bytes;
+        self.quotas.note(tenant, bytes);
+    }
+
+    /// A chunk is there.
+    pub(crate) fn count(&mut self, chunk: &Chunk) {
+        self.books.add(chunk);
+        if self.quotas.are_set() {
+            self.note_usage(chunk.tenant);
+        }
+    }
+
+    /// A chunk is there no more.
+    pub(crate) fn uncount(&mut self, chunk: &Chunk) {
+        self.books.sub(chunk);
+        if self.quotas.are_set() {
+            self.note_usage(chunk.tenant);
+        }
+    }
+
+    /// The tenants of whose limit less than a fiftieth is free, in no order, each with a write that asks for just that.
+    pub fn full_tenants(&self) -> Vec<Want> {
+        let want = |tenant: &TenantId| {
+            let limit = self.quotas.limit(*tenant)?;
+            Some(Want::new(limit / SPARE).with_tenant(*tenant))
+        };
+        self.quotas.full.iter().filter_map(want).collect()
     }
 
     /// Before the first limit: sees that the policy can tell one tenant's chunks from another's, and counts what is on its way out. Who has

@@ -216,3 +216,32 @@ fn below_their_quotas_who_goes_is_the_policys_affair() {
     assert_eq!(save(&mut index, 4, A), Ok(vec![11]), "the least recently used of all");
     assert_eq!(save(&mut index, 14, B), Ok(vec![2]));
 }
+
+#[test]
+fn tenants_with_full_limits_are_known_however_chunks_and_limits_change() {
+    let mut index = index_by(PolicyKind::Lru, 10_000);
+    let full = |index: &Index| {
+        let mut all: Vec<(u32, u64)> = index.full_tenants().iter().map(|want| (want.tenant.0, want.bytes)).collect();
+        all.sort_unstable();
+        all
+    };
+    (1..=10).for_each(|n| assert_eq!(save(&mut index, n, A), Ok(vec![])));
+    (11..=15).for_each(|n| assert_eq!(save(&mut index, n, B), Ok(vec![])));
+    assert_eq!(full(&index), []);
+    index.set_quota(A, Some(102));
+    assert_eq!(full(&index), [], "a fiftieth is free");
+    index.set_quota(A, Some(101));
+    assert_eq!(full(&index), [(1, 2)]);
+    index.set_quota_of_others(Some(50));
+    assert_eq!(full(&index), [(1, 2), (2, 1)]);
+    assert!(index.forget(&key(1)).is_some() && index.resize(&key(11), 8, 5));
+    assert_eq!(full(&index), []);
+    let _ = index.insert(Chunk::new(key(11), 8, 10).with_tenant(B));
+    assert_eq!(full(&index), [(2, 1)]);
+    // It turns out to be another's.
+    let _ = index.insert(Chunk::new(key(11), 8, 10).with_tenant(A));
+    assert_eq!(full(&index), [(1, 2)]);
+    index.set_quota(A, None);
+    index.set_quota_of_others(None);
+    assert_eq!(full(&index), []);
+}

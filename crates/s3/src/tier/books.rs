@@ -13,7 +13,9 @@ const ABSENT_MAX: usize = 1 << 16;
 /// The most versions of corrupt objects remembered.
 const CORRUPT_MAX: usize = 1 << 12;
 /// The most tenants whose names are remembered.
-const TENANTS_MAX: usize = 4096;
+const TENANTS_MAX: usize = 1 << 16;
+/// So many of them must have nothing before it is looked which these are: each look at all is paid for by as many new names.
+const TENANTS_IDLE: usize = TENANTS_MAX / 16;
 /// Tenants beyond those are counted together.
 const OTHERS: TenantId = TenantId(u32::MAX);
 /// What was seen is noted in steps of this many milliseconds.
@@ -163,22 +165,37 @@ impl Books {
         self.limits.0.get(&tenant).copied().or(self.limits.1.filter(|_| tenant != TenantId(0)))
     }
 
-    /// The tenants that were ever met, by their numbers.
+    /// The tenants that have something in the bucket and whose names are known, those with the most bytes first.
     pub fn tenants(&self) -> impl Iterator<Item = (TenantId, String)> + '_ {
-        self.tenants.iter().map(|(id, name)| (*id, name.clone()))
+        let bytes = |id: &TenantId| self.index.tenant_usage(*id).bytes;
+        let known = self.index.tenants().map(|(id, _)| id).filter(|id| self.tenants.contains_key(id));
+        let mut known: Vec<TenantId> = known.collect();
+        known.sort_unstable_by_key(|id| (std::cmp::Reverse(bytes(id)), id.0));
+        known.into_iter().map(move |id| (id, self.tenant_name(id)))
     }
 
     /// Remembers what a tenant is called; `false` when there are too many that have something in the bucket.
     pub fn note_tenant(&mut self, id: TenantId, name: &str) -> bool {
+        if self.tenants.contains_key(&id) {
+            return true;
+        }
         if self.tenants.len() >= TENANTS_MAX {
-            let index = &self.index;
-            self.tenants.retain(|id, _| index.tenant_usage(*id).entries > 0);
+            self.forget_idle_tenants();
         }
         let noted = self.tenants.len() < TENANTS_MAX;
         if noted {
-            self.tenants.entry(id).or_insert_with(|| name.to_owned());
+            self.tenants.insert(id, name.to_owned());
         }
         noted
+    }
+
+    /// Forgets who has neither a chunk nor a limit, if these are many.
+    fn forget_idle_tenants(&mut self) {
+        let busy = self.index.tenants().len() + self.limits.0.len();
+        if self.tenants.len().saturating_sub(busy) >= TENANTS_IDLE {
+            let (index, limits) = (&self.index, &self.limits.0);
+            self.tenants.retain(|id, _| index.tenant_usage(*id).entries > 0 || limits.contains_key(id));
+        }
     }
 
     pub fn tenant_name(&self, id: TenantId) -> String {
@@ -364,9 +381,30 @@ mod tests {
             books.tenant_name(books.index.get(&chunk(TENANTS_MAX as u32 + 9).digest).unwrap().chunk.tenant),
             "(others)"
         );
-        for n in 0..100 {
-            books.forget(&chunk(n).digest).unwrap();
+        let mut forgotten = 0;
+        while books.tenant(&format!("more {forgotten}")) == OTHERS {
+            books.forget(&chunk(forgotten).digest).unwrap();
+            forgotten += 1;
         }
-        assert_ne!(books.tenant("one more"), OTHERS, "those that have nothing make room");
+        // The first two have nothing either.
+        let room = TENANTS_MAX - books.tenants.len() + 1;
+        assert!(forgotten as usize <= TENANTS_IDLE + 1 && room >= TENANTS_IDLE, "{forgotten}, {room}: they go at once");
+        books.limit_one("limited", Some(1));
+        (0..10).for_each(|n| assert!(books.forget(&chunk(forgotten + n).digest).is_some()));
+        (0..room).for_each(|n| _ = books.tenant(&format!("idle {n}")));
+        assert!(books.tenants.len() < TENANTS_MAX && books.tenants.values().any(|name| name == "limited"));
+    }
+
+    #[test]
+    fn the_tenants_that_are_noted_have_something_and_the_largest_come_first() {
+        let mut books = books();
+        let [_, small, large, _] = ["none", "small", "large", "gone"].map(|name| books.tenant(name));
+        for n in 0..3 {
+            let _ = books.hear_of(chunk(n).with_tenant(if n == 0 { small } else { large }));
+        }
+        // One whose name nobody told.
+        let _ = books.hear_of(chunk(9).with_tenant(TenantId(7)));
+        let noted: Vec<(TenantId, String)> = books.tenants().collect();
+        assert_eq!(noted, [(large, "large".to_owned()), (small, "small".to_owned())]);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{Error, ErrorKind, Event, ShedReason};
-use kvtier_index::{Entry, Refusal, Reservation, Reserve, TenantId, TenantUsage, Want};
+use kvtier_index::{Entry, Refusal, Reservation, Reserve, TenantId, Want};
 use tokio::sync::Notify;
 
 use super::Compat;
@@ -27,9 +27,6 @@ const TICK: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(200);
 /// A tier without a cap remembers no more keys than this; which go, the policy says.
 const KEYS_MAX: usize = 1 << 20;
-
-/// Of a tenant's limit one part in so many is kept free, ahead of its saves.
-const LIMITS_SPARE: u64 = 50;
 
 /// Victims that saves could not wait for, and the bell of the task that deletes.
 #[derive(Debug, Default)]
@@ -219,16 +216,19 @@ fn gather(shared: &Shared) -> Vec<Entry> {
 /// What has to go of tenants that fill their limits: for all of their saves that wait, and some ahead, since other nodes, which delete nothing,
 /// wait for room below them too.
 fn above_limits(shared: &Shared) -> Vec<Entry> {
-    let waiting = shared.outbox.wanted().clone();
+    let mut room = shared.outbox.wanted().clone();
     let mut books = shared.books();
-    let room = |(tenant, usage): (TenantId, TenantUsage)| {
-        let limit = books.limit_of(tenant)?;
-        let waiting = waiting.get(&tenant).map_or(0, |bytes| limit.min(*bytes));
-        let room = waiting.max(limit / LIMITS_SPARE);
-        (usage.bytes > limit - room).then_some(Want::new(room).with_tenant(tenant))
-    };
-    let full: Vec<Want> = books.index.tenants().filter_map(room).collect();
-    full.iter().flat_map(|want| books.index.victims_of_quota(shared.now_ms(), want)).collect()
+    for spare in books.index.full_tenants() {
+        let room = room.entry(spare.tenant).or_default();
+        *room = spare.bytes.max(*room);
+    }
+    let mut victims = Vec::new();
+    for (tenant, bytes) in room {
+        let Some(limit) = books.limit_of(tenant) else { continue };
+        let want = Want::new(limit.min(bytes)).with_tenant(tenant);
+        victims.extend(books.index.victims_of_quota(shared.now_ms(), &want));
+    }
+    victims
 }
 
 /// Without a cap nothing is deleted, but what is known has a maximum too.

@@ -15,10 +15,12 @@ use kvtier_key::BlockSums;
 
 const TITLE: &str = "kvtier bucket snapshot";
 const FORMAT: u32 = 1;
-/// A manifest that is longer is not read.
+/// A manifest that is longer is not read, by older builds neither.
 pub const BYTES_MAX: usize = 4 << 20;
-/// One with more parts or tenants is not written.
-pub const LINES_MAX: usize = 16_384;
+/// One with more parts is not written, nor one with more tenants.
+pub const LINES_MAX: usize = 1 << 16;
+/// Bytes of the line that closes it.
+const CRC_BYTES: usize = "crc: 01234567\n".len();
 
 /// A snapshot of the index: its parts, the most recent chunks first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,6 +30,7 @@ pub struct Manifest {
     pub at_ms: u64,
     /// The names of the parts, and how many chunks each has.
     pub parts: Vec<(String, usize)>,
+    /// The names of tenants, those that matter most first: as many are written as are read.
     pub tenants: Vec<(TenantId, String)>,
 }
 
@@ -59,7 +62,11 @@ impl Manifest {
             text.push_str(&format!("part: {name} {chunks}\n"));
         }
         for (id, name) in &self.tenants {
-            text.push_str(&format!("tenant: {} {}\n", id.0, quote(name)));
+            let line = format!("tenant: {} {}\n", id.0, quote(name));
+            // Another that is shorter may still fit.
+            if text.len() + line.len() + CRC_BYTES <= BYTES_MAX {
+                text.push_str(&line);
+            }
         }
         text.push_str(&format!("crc: {:08x}\n", crc(&text)));
         text.into_bytes()
@@ -145,6 +152,20 @@ mod tests {
         let golden = include_bytes!("golden/snapshot-manifest-v1.txt");
         assert_eq!(String::from_utf8_lossy(&sample().encode()), String::from_utf8_lossy(golden));
         assert_eq!(Manifest::decode(golden), Ok(sample()));
+    }
+
+    #[test]
+    fn one_with_the_most_parts_and_tenants_is_as_long_as_is_read_at_most() {
+        let part = |n: usize| (format!("{:016x}-{n:04x}", u64::MAX), 65_536);
+        let tenant = |n: usize| (TenantId(u32::MAX - n as u32), format!("{n} {}", "long".repeat(10)));
+        let parts = (0..LINES_MAX).map(part).collect();
+        let tenants = (0..LINES_MAX).map(tenant).collect();
+        let full = Manifest { parts, tenants, ..sample() };
+        let bytes = full.encode();
+        assert!((BYTES_MAX - 100..=BYTES_MAX).contains(&bytes.len()), "{} bytes", bytes.len());
+        let read = Manifest::decode(&bytes).unwrap();
+        assert_eq!(read.parts, full.parts, "no part is left out");
+        assert!(read.tenants.len() > 10_000 && full.tenants.starts_with(&read.tenants), "the first tenants");
     }
 
     #[test]
