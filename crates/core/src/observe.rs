@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -49,9 +50,13 @@ impl Usage {
         self.used_bytes = sum(self.used_bytes, other.used_bytes);
         self.capacity_bytes = sum(self.capacity_bytes, other.capacity_bytes);
         self.chunks += other.chunks;
+        // There may be as many tenants as users.
+        let places = self.tenants.iter().enumerate().map(|(at, one)| (one.tenant.clone(), at));
+        let places: HashMap<String, usize> = places.collect();
         for more in other.tenants {
-            match self.tenants.iter_mut().find(|one| one.tenant == more.tenant) {
-                Some(one) => {
+            match places.get(&more.tenant) {
+                Some(at) => {
+                    let one = &mut self.tenants[*at];
                     (one.used_bytes, one.chunks) = (one.used_bytes + more.used_bytes, one.chunks + more.chunks)
                 }
                 None => self.tenants.push(more),

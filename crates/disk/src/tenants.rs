@@ -7,25 +7,33 @@ use std::sync::{PoisonError, RwLock};
 use kvtier_index::TenantId;
 use kvtier_key::Digest;
 
+/// The most names that are remembered. Later ones are counted and limited like all others, and reported without a name.
+const NAMES_MAX: usize = 65_536;
+
 /// The names behind the index's numbers for tenants: a number is made of the name, so that it is the same in every process, and the file
 /// `.kvtier/tenants` remembers which name it was.
 #[derive(Debug)]
 pub struct Tenants {
     path: PathBuf,
     names: RwLock<BTreeMap<TenantId, String>>,
+    most: usize,
 }
 
 impl Tenants {
     /// Reads the names that were met before.
     pub fn open(own: &Path) -> io::Result<Self> {
+        Tenants::open_some(own, NAMES_MAX)
+    }
+
+    fn open_some(own: &Path, most: usize) -> io::Result<Self> {
         let path = own.join("tenants");
         let text = match fs::read_to_string(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
             other => other?,
         };
         // A line that was cut off, or that names somebody else's number, is left out: it is written again when the tenant is met.
-        let names = text.lines().map(unescape).map(|name| (number(&name), name)).collect();
-        Ok(Tenants { path, names: RwLock::new(names) })
+        let names = text.lines().take(most).map(unescape).map(|name| (number(&name), name)).collect();
+        Ok(Tenants { path, names: RwLock::new(names), most })
     }
 
     /// The number of a tenant.
@@ -35,6 +43,9 @@ impl Tenants {
             return id;
         }
         let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        if names.len() >= self.most {
+            return id;
+        }
         if names.insert(id, tenant.to_owned()).is_none() && !tenant.is_empty() {
             // Only reports lose by it: the number stays right.
             let _ = append(&self.path, &escape(tenant));
@@ -83,5 +94,16 @@ mod tests {
         let second = Tenants::open(dir.path()).unwrap();
         let names: Vec<_> = ids.iter().map(|id| second.name(*id)).collect();
         assert_eq!(names, odd);
+    }
+
+    #[test]
+    fn not_more_names_are_remembered_than_there_is_room_for_and_every_number_is_right() {
+        let dir = tempfile::tempdir().unwrap();
+        let some = Tenants::open_some(dir.path(), 3).unwrap();
+        let ids: Vec<_> = (0..6).map(|n| some.id(&n.to_string())).collect();
+        assert_eq!((0..6).map(|n| number(&n.to_string())).collect::<Vec<_>>(), ids);
+        assert_eq!((some.name(ids[2]), some.name(ids[3])), ("2".to_owned(), String::new()));
+        assert_eq!(fs::read_to_string(dir.path().join("tenants")).unwrap().lines().count(), 3);
+        assert_eq!(Tenants::open_some(dir.path(), 2).unwrap().names.read().unwrap().len(), 2);
     }
 }

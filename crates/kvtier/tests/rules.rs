@@ -289,6 +289,32 @@ fn what_is_spilled_is_no_chain_and_a_set_stays_one() {
 }
 
 #[test]
+fn what_is_spilled_is_of_the_set_that_it_is_in_when_it_goes() {
+    let t = two(4 * 102_400, spill(), |c| c);
+    let save_together = |numbers: &[u64]| {
+        let ops = numbers.iter().map(|n| Save { key: key(*n), from: vec![view(&t.arena, *n, LEN)] }).collect();
+        t.stack.save(&ctx().with_together(), ops).wait().into_iter().for_each(|done| assert!(done.result.is_ok()));
+    };
+    // Saved on its own and held, 1 stays as it is when it becomes a part of a set; 3 was a part of a set that ended with another's beginning.
+    assert_eq!(save(&t.stack, &t.arena, 1, LEN), Saved::Stored);
+    let held = t.top.lookup(&ctx(), [key(1)].into(), Mode::Each, Hold::For(Duration::from_secs(600))).wait().unwrap();
+    save_together(&[1, 2]);
+    save_together(&[3, 4]);
+    t.top.release(held.hold.unwrap());
+    save_together(&[4, 5]);
+    (10..20).for_each(|n| assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored));
+    t.stack.flush(&ctx()).wait().unwrap();
+    let batches = t.low.batches();
+    let told = |n: u64| {
+        let (got, _) = batches.iter().find(|(_, keys)| keys.contains(&key(n))).unwrap();
+        assert_eq!(got.together, got.whole.is_some());
+        got.whole.as_ref().map(|whole| (1..6).filter(|n| whole.contains(key(*n).digest())).collect::<Vec<_>>())
+    };
+    let expected = [Some(vec![1, 2]), Some(vec![1, 2]), None, Some(vec![4, 5]), Some(vec![4, 5])];
+    assert_eq!([1, 2, 3, 4, 5].map(told), expected);
+}
+
+#[test]
 fn what_waits_to_be_spilled_does_not_take_the_memory_of_saves() {
     let t = two(4 * 102_400, spill(), |c| c);
     t.low.open_saves(false);

@@ -89,6 +89,26 @@ fn a_set_comes_up_as_a_set_in_one_load_or_in_parts() {
 }
 
 #[test]
+fn a_part_of_a_set_that_the_stack_did_not_let_in_is_missing_all_the_same() {
+    let (top, low, arena) = (host(8 << 20), Probe::over(host(16 << 20)), arena());
+    let stack = Stack::new("two", vec![top, low.clone()]).unwrap();
+    let op = |n: u64| Save { key: key(n), from: vec![view(&arena, n, 64)] };
+    low.open_saves(false);
+    // All that a stack lets in but one.
+    let others = stack.save(&ctx(), (100..1123).map(op).collect());
+    let two_of_one = stack.save(&ctx().with_together(), vec![op(1), op(2)]);
+    low.open_saves(true);
+    let results: Vec<_> = two_of_one.wait().into_iter().map(|done| done.result.unwrap()).collect();
+    assert_eq!(results, [Saved::Stored, Saved::Shed(ShedReason::Throttled)]);
+    others.wait().into_iter().for_each(|done| assert_eq!(done.result.unwrap(), Saved::Stored));
+    let found = || [1, 2].map(|n| load(&stack, &arena, n, 64) == hit(64));
+    assert_eq!(found(), [false; 2], "one is there without the other");
+    let whole = [1, 2].map(|n| *key(n).digest()).into();
+    let rest = stack.save(&ctx().with_part_of(whole), vec![op(2)]).wait().remove(0);
+    assert_eq!((rest.result.unwrap(), found()), (Saved::Stored, [true; 2]));
+}
+
+#[test]
 fn a_load_into_the_fast_tiers_own_arena_is_promoted_and_comes_back_too() {
     let t = two();
     assert_eq!(save(&*t.low, &t.arena, 1, LEN), Saved::Stored);

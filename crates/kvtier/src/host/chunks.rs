@@ -1,5 +1,4 @@
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use kvtier_core::{Event, OTHER_TENANTS, Spilled};
 use kvtier_evict::Hint;
@@ -33,8 +32,6 @@ pub struct Stored {
     pub key: Key,
     pub bytes: View,
     pub sums: BlockSums,
-    /// All that is there together with it or not at all.
-    pub set: Option<Arc<[Digest]>>,
 }
 
 impl Chunks {
@@ -125,9 +122,11 @@ impl Chunks {
     pub fn drop_all(&mut self, victims: &[Entry], gone: &mut Gone) {
         for victim in victims {
             let stored = self.bytes.remove(&victim.chunk.digest);
+            // The set that it is in now, which may have been declared after it was saved.
+            let set = self.index.set_of(&victim.chunk.digest);
             self.index.evicted(&victim.chunk.digest);
             gone.events.push(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
-            gone.chunks.extend(stored.map(|stored| Spilled::new(stored.key, stored.bytes).with_set(stored.set)));
+            gone.chunks.extend(stored.map(|stored| Spilled::new(stored.key, stored.bytes).with_set(set)));
         }
     }
 

@@ -186,7 +186,7 @@ impl Tier for HostTier {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let whole = ctx.set_of(&ops);
         let one = |(op, place): (Save, ChainPlace)| {
-            let result = self.gate(ctx).and_then(|()| self.save_one(ctx, &op, (place, whole.as_ref())));
+            let result = self.gate(ctx).and_then(|()| self.save_one(ctx, &op, place));
             Done { result: result.map_err(|e| e.with_op("save").with_key(*op.key.digest())), op }
         };
         let (places, chain) = (self.places(ctx, &ops), ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());

@@ -1,4 +1,3 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtier_core::{Class, Ctx, Error, ErrorKind, Event, Load, Loaded, MissReason, Op, Save, Saved, ShedReason};
@@ -58,13 +57,8 @@ impl HostTier {
         Ok(Loaded::Hit { len })
     }
 
-    /// Saves a chunk at a place of its chain, and says of which set it is a part.
-    pub(super) fn save_one(
-        &self,
-        ctx: &Ctx,
-        op: &Save,
-        (place, set): (ChainPlace, Option<&Arc<[Digest]>>),
-    ) -> Result<Saved, Error> {
+    /// Saves a chunk at a place of its chain.
+    pub(super) fn save_one(&self, ctx: &Ctx, op: &Save, place: ChainPlace) -> Result<Saved, Error> {
         let len = op.bytes();
         if let Some((kind, what)) = refusal(op, len) {
             return Err(Error::new(kind, what).with_tier(self.caps.name.clone()));
@@ -85,8 +79,7 @@ impl HostTier {
         // For other tiers that may save it from here.
         let _ = bytes.memo(|| sums.clone());
         let mut chunks = self.chunks();
-        let set = set.cloned();
-        if !chunks.enter(room, place, Stored { key: op.key.clone(), bytes, sums, set }) {
+        if !chunks.enter(room, place, Stored { key: op.key.clone(), bytes, sums }) {
             drop(chunks);
             return Ok(self.shed(ShedReason::Full));
         }

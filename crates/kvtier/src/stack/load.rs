@@ -12,7 +12,7 @@ use kvtier_mem::{Lease, View};
 use super::flights::Flight;
 use super::plan::{self, Tiers};
 use super::verdict::Verdict;
-use super::{Inner, add};
+use super::{Asked, Inner, add};
 
 type LoadSlot = Slot<Load, Loaded>;
 
@@ -46,10 +46,10 @@ struct Rising {
 }
 
 /// Loads a batch: what no other load is fetching at the moment at once, then, when they have landed, the rest.
-pub async fn load(stack: &Inner, ctx: &Ctx, ops: Vec<(Load, LoadSlot)>) {
-    let batch = Batch { stack, ctx, keys: ops.iter().map(|(op, _)| *op.key.digest()).collect() };
+pub async fn load(stack: &Inner, ctx: &Ctx, asked: Asked<Load, Loaded>) {
+    let batch = Batch { stack, ctx, keys: asked.keys };
     let (mut own, mut others) = (Vec::new(), Vec::new());
-    for (at, (op, slot)) in ops.into_iter().enumerate() {
+    for (at, op, slot) in asked.taken {
         let begun = stack.flights.begin(op.key.digest());
         let falling = |flight| Falling { at, op, slot, verdict: Verdict::default(), flight };
         match begun {

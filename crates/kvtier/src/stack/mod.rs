@@ -165,13 +165,13 @@ impl Stack {
         ops: Vec<O>,
         slots: Vec<Slot<O, T>>,
         throttled: fn() -> T,
-    ) -> Vec<(O, Slot<O, T>)> {
-        let mut taken = Vec::with_capacity(ops.len());
-        for (op, slot) in ops.into_iter().zip(slots) {
+    ) -> Asked<O, T> {
+        let mut asked = Asked { keys: digests_of(&ops), taken: Vec::with_capacity(ops.len()) };
+        for (at, (op, slot)) in ops.into_iter().zip(slots).enumerate() {
             match self.gate.enter(op.bytes()) {
                 Ok(pass) => {
                     slot.carry(pass);
-                    taken.push((op, slot));
+                    asked.taken.push((at, op, slot));
                 }
                 Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled())),
                 Err(kind) => {
@@ -179,8 +179,15 @@ impl Stack {
                 }
             }
         }
-        taken
+        asked
     }
+}
+
+/// What was asked for at once, and what of it was let in. What is said of the whole, the chain and the set, is said of all of it.
+struct Asked<O: Op, T: Send + 'static> {
+    keys: Vec<Digest>,
+    /// Each with its place among the keys.
+    taken: Vec<(usize, O, Slot<O, T>)>,
 }
 
 impl Inner {
@@ -217,6 +224,10 @@ fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
     ops.iter().map(|op| op.key().clone()).collect()
 }
 
+fn digests_of<O: Op>(ops: &[O]) -> Vec<Digest> {
+    ops.iter().map(|op| *op.key().digest()).collect()
+}
+
 impl Tier for Stack {
     fn caps(&self) -> &Caps {
         &self.caps
@@ -238,12 +249,12 @@ impl Tier for Stack {
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.clock.at(ctx.deadline, &batch.expiry());
-        let ops = self.admit(ops, slots, || Loaded::Throttled);
+        let asked = self.admit(ops, slots, || Loaded::Throttled);
         let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
         let since = Instant::now();
         self.exec.spawn(async move {
             inner.waited(since);
-            load::load(&inner, &ctx, ops).await;
+            load::load(&inner, &ctx, asked).await;
         });
         ticket
     }
@@ -251,12 +262,12 @@ impl Tier for Stack {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.clock.at(ctx.deadline, &batch.expiry());
-        let ops = self.admit(ops, slots, || Saved::Shed(ShedReason::Throttled));
+        let asked = self.admit(ops, slots, || Saved::Shed(ShedReason::Throttled));
         let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
         let since = Instant::now();
         self.exec.spawn(async move {
             inner.waited(since);
-            save::save(&inner, &ctx, ops).await;
+            save::save(&inner, &ctx, asked).await;
         });
         ticket
     }

@@ -14,7 +14,7 @@ use super::exec::Spawner;
 use super::flights::Flight;
 use super::plan::{SavePlan, SaveStep, Tiers};
 use super::verdict::better;
-use super::{Inner, add};
+use super::{Asked, Inner, add};
 
 /// A save on its way through the tiers.
 struct Saving {
@@ -44,8 +44,8 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(ctx: &Ctx, ops: impl Iterator<Item = Digest>) -> Self {
-        Batch { ctx: ctx.clone(), keys: ops.collect() }
+    fn new(ctx: &Ctx, keys: Vec<Digest>) -> Self {
+        Batch { ctx: ctx.clone(), keys }
     }
 
     /// What a tier is told that gets the chunks at these places.
@@ -55,10 +55,10 @@ impl Batch {
 }
 
 /// Saves a batch.
-pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, ops: Vec<(Save, Slot<Save, Saved>)>) {
-    let batch = Batch::new(ctx, ops.iter().map(|(op, _)| *op.key.digest()));
-    let mut open = Vec::with_capacity(ops.len());
-    for (at, (op, slot)) in ops.into_iter().enumerate() {
+pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, asked: Asked<Save, Saved>) {
+    let batch = Batch::new(ctx, asked.keys);
+    let mut open = Vec::with_capacity(asked.taken.len());
+    for (at, op, slot) in asked.taken {
         match slot.is_over() {
             None => open.push(Saving { at, op, slot, plan: SavePlan::new(), best: None }),
             Some(kind) => {
@@ -217,7 +217,7 @@ impl Spill for Spiller {
         for together in victims.chunk_by(|a, b| a.set.is_some() && a.set == b.set) {
             let mut ctx = Ctx::within(Duration::ZERO);
             (ctx.together, ctx.whole) = (together[0].set.is_some(), together[0].set.clone());
-            let batch = Batch::new(&ctx, together.iter().map(|one| *one.key.digest()));
+            let batch = Batch::new(&ctx, together.iter().map(|one| *one.key.digest()).collect());
             let mut behind = Vec::with_capacity(together.len());
             for (at, one) in together.iter().enumerate() {
                 match stack.behind_view(at, (one.key.clone(), one.bytes.clone()), Tiers::only(self.below)) {
