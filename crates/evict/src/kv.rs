@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::history::{Ghost, History};
+use crate::later::Later;
 use crate::returns::{Returns, Watched};
 use crate::slots::{List, NIL, Slots};
 use crate::{Entry, Hint, Policy};
@@ -50,6 +51,7 @@ pub struct KvPolicy {
     stripe: usize,
     /// The list that was found the cheapest, and for how many more victims it is taken for that.
     cheap: (usize, usize),
+    hits: Later,
 }
 
 impl KvPolicy {
@@ -69,6 +71,45 @@ impl KvPolicy {
             learnt_at: 0,
             stripe: 0,
             cheap: (0, 0),
+            hits: Later::new(),
+        }
+    }
+
+    /// Does what the hits that wait are to do: before anything but another hit.
+    fn settle(&mut self) {
+        if !self.hits.is_empty() {
+            self.settle_all();
+        }
+    }
+
+    #[inline(never)]
+    fn settle_all(&mut self) {
+        let (slots, len) = self.hits.take();
+        self.nodes.warm(&slots[..len]);
+        slots[..len].iter().for_each(|slot| self.use_chain(&[*slot]));
+    }
+
+    /// One request used these slots, given in the order of their chain.
+    fn use_chain(&mut self, chain: &[u32]) {
+        self.now = self.now.wrapping_add(chain.len() as u32);
+        let (gap, mut hits) = (self.gap(chain), 0);
+        for (at, slot) in chain.iter().copied().enumerate().rev() {
+            if !self.nodes.is_tracked(slot) {
+                continue;
+            }
+            let node = self.nodes[slot];
+            if !self.completes(slot, chain.len()) {
+                self.returns.returned(node.class(), self.age(node.stamp), 1.0);
+                hits = hits.max((node.hits() + 1).min(HITS_MAX));
+            }
+            // What is after it in the chain was hit no more often.
+            hits = hits.max(node.hits());
+            self.nodes[slot].set_hits(hits);
+            self.nodes[slot].set_fresh(false);
+            if node.parent == NIL && at > 0 {
+                self.attach(slot, chain[at - 1]);
+            }
+            self.renew(slot, if node.class() == RETAINED { RETAINED } else { class_of(hits, gap) });
         }
     }
 
@@ -258,6 +299,7 @@ impl Policy for KvPolicy {
     }
 
     fn insert(&mut self, entry: Entry) {
+        self.settle();
         let slot = entry.slot;
         self.now = self.now.wrapping_add(1);
         let weight = self.weight.of(entry.cost, entry.bytes);
@@ -275,34 +317,19 @@ impl Policy for KvPolicy {
     }
 
     fn touch(&mut self, slot: u32) {
-        self.touch_chain(&[slot]);
-    }
-
-    fn touch_chain(&mut self, chain: &[u32]) {
-        self.now = self.now.wrapping_add(chain.len() as u32);
-        self.nodes.warm(chain);
-        let (gap, mut hits) = (self.gap(chain), 0);
-        for (at, slot) in chain.iter().copied().enumerate().rev() {
-            if !self.nodes.is_tracked(slot) {
-                continue;
-            }
-            let node = self.nodes[slot];
-            if !self.completes(slot, chain.len()) {
-                self.returns.returned(node.class(), self.age(node.stamp), 1.0);
-                hits = hits.max((node.hits() + 1).min(HITS_MAX));
-            }
-            // What is after it in the chain was hit no more often.
-            hits = hits.max(node.hits());
-            self.nodes[slot].set_hits(hits);
-            self.nodes[slot].set_fresh(false);
-            if node.parent == NIL && at > 0 {
-                self.attach(slot, chain[at - 1]);
-            }
-            self.renew(slot, if node.class() == RETAINED { RETAINED } else { class_of(hits, gap) });
+        if self.hits.push(slot) {
+            self.settle_all();
         }
     }
 
+    fn touch_chain(&mut self, chain: &[u32]) {
+        self.settle();
+        self.nodes.warm(chain);
+        self.use_chain(chain);
+    }
+
     fn hint(&mut self, slot: u32, hint: &Hint) {
+        self.settle();
         if !self.nodes.is_tracked(slot) {
             return;
         }
@@ -328,6 +355,7 @@ impl Policy for KvPolicy {
     }
 
     fn at(&mut self, now_ms: u64) {
+        self.settle();
         self.now_ms = now_ms;
         while let Some(slot) = self.retained.expired(now_ms) {
             if self.nodes.is_tracked(slot) && self.nodes[slot].class() == RETAINED {
@@ -337,6 +365,7 @@ impl Policy for KvPolicy {
     }
 
     fn remove(&mut self, slot: u32) {
+        self.settle();
         if self.nodes.is_tracked(slot) {
             self.unlink(slot);
             self.detach(slot);
@@ -346,6 +375,7 @@ impl Policy for KvPolicy {
     }
 
     fn evict(&mut self, slot: u32, tag: u64) {
+        self.settle();
         if !self.nodes.is_tracked(slot) {
             return;
         }
@@ -359,10 +389,12 @@ impl Policy for KvPolicy {
     }
 
     fn forget(&mut self, tag: u64) {
+        self.settle();
         self.history.take(tag);
     }
 
     fn pin(&mut self, slot: u32) {
+        self.settle();
         if self.nodes.is_tracked(slot) {
             self.unlink(slot);
             self.nodes[slot].set_pinned(true);
@@ -370,6 +402,7 @@ impl Policy for KvPolicy {
     }
 
     fn leave(&mut self, slot: u32) {
+        self.settle();
         if self.nodes.is_tracked(slot) {
             self.pin(slot);
             self.detach(slot);
@@ -377,6 +410,7 @@ impl Policy for KvPolicy {
     }
 
     fn unpin(&mut self, slot: u32) {
+        self.settle();
         if self.nodes.is_tracked(slot) && self.nodes[slot].is_pinned() {
             self.nodes[slot].set_pinned(false);
             self.renew(slot, self.nodes[slot].class());
@@ -384,6 +418,7 @@ impl Policy for KvPolicy {
     }
 
     fn victim(&mut self) -> Option<u32> {
+        self.settle();
         let period = (self.nodes.len() / 8).max(4096) as u32;
         if self.age(self.learnt_at) >= period {
             self.learn();
@@ -420,6 +455,11 @@ impl Policy for KvPolicy {
     }
 
     fn order(&self) -> Vec<u32> {
+        if !self.hits.is_empty() {
+            let mut settled = self.clone();
+            settled.settle();
+            return settled.order();
+        }
         let worth = |slot: u32| {
             let node = self.nodes[slot];
             let worth = self.returns.worth(node.class(), self.age(node.stamp)) * class::factor(node.weight());

@@ -16,6 +16,7 @@ mod history;
 mod isolated;
 mod kind;
 mod kv;
+mod later;
 mod lfu;
 mod lru;
 mod lru_compat;

@@ -1,5 +1,6 @@
 use alloc::vec::Vec;
 
+use crate::later::Later;
 use crate::{Entry, Policy, SLOTS_MAX};
 
 /// Ends the list on either side.
@@ -16,6 +17,9 @@ struct Links {
     hotter: u32,
 }
 
+/// Of a slot that is not tracked.
+const UNKNOWN: Links = Links { colder: UNTRACKED, hotter: NIL };
+
 /// Least recently used first: a doubly linked list through one flat array, 8 bytes a slot. Pinned slots leave the list.
 #[derive(Clone, Debug)]
 pub struct Lru {
@@ -23,12 +27,43 @@ pub struct Lru {
     coldest: u32,
     hottest: u32,
     len: usize,
+    hits: Later,
 }
 
 impl Lru {
     /// An empty list.
     pub fn new() -> Self {
-        Lru { links: Vec::new(), coldest: NIL, hottest: NIL, len: 0 }
+        Lru { links: Vec::new(), coldest: NIL, hottest: NIL, len: 0, hits: Later::new() }
+    }
+
+    /// Moves the slots whose hits wait: before anything but another hit.
+    fn settle(&mut self) {
+        if !self.hits.is_empty() {
+            self.settle_all();
+        }
+    }
+
+    #[inline(never)]
+    fn settle_all(&mut self) {
+        let (slots, len) = self.hits.take();
+        // Reads what it takes to move them, of all of them at once.
+        let links = |slot: u32| self.links.get(slot as usize).copied().unwrap_or(UNKNOWN);
+        let near = |all: u32, slot: &u32| {
+            let Links { colder, hotter } = links(*slot);
+            all ^ links(colder).hotter ^ links(hotter).colder
+        };
+        core::hint::black_box(slots[..len].iter().fold(0, near));
+        slots[..len].iter().for_each(|slot| self.renew(*slot));
+    }
+
+    fn renew(&mut self, slot: u32) {
+        if slot == self.hottest {
+            return;
+        }
+        if let Some(links) = self.listed(slot) {
+            self.unlink(links);
+            self.push_hottest(slot);
+        }
     }
 
     /// The links of a tracked slot.
@@ -80,27 +115,25 @@ impl Policy for Lru {
     fn insert(&mut self, entry: Entry) {
         let slot = entry.slot;
         assert!(slot < SLOTS_MAX, "slots are numbered below SLOTS_MAX");
+        self.settle();
         if self.tracked(slot).is_some() {
-            return self.touch(slot);
+            return self.renew(slot);
         }
         if self.links.len() <= slot as usize {
-            self.links.resize(slot as usize + 1, Links { colder: UNTRACKED, hotter: NIL });
+            self.links.resize(slot as usize + 1, UNKNOWN);
         }
         self.len += 1;
         self.push_hottest(slot);
     }
 
     fn touch(&mut self, slot: u32) {
-        if slot == self.hottest {
-            return;
-        }
-        if let Some(links) = self.listed(slot) {
-            self.unlink(links);
-            self.push_hottest(slot);
+        if self.hits.push(slot) {
+            self.settle_all();
         }
     }
 
     fn remove(&mut self, slot: u32) {
+        self.settle();
         let Some(links) = self.tracked(slot) else { return };
         if links.colder != PINNED {
             self.unlink(links);
@@ -110,6 +143,7 @@ impl Policy for Lru {
     }
 
     fn pin(&mut self, slot: u32) {
+        self.settle();
         if let Some(links) = self.listed(slot) {
             self.unlink(links);
             self.mark(slot, PINNED);
@@ -117,12 +151,14 @@ impl Policy for Lru {
     }
 
     fn unpin(&mut self, slot: u32) {
+        self.settle();
         if self.tracked(slot).is_some_and(|links| links.colder == PINNED) {
             self.push_hottest(slot);
         }
     }
 
     fn victim(&mut self) -> Option<u32> {
+        self.settle();
         (self.coldest != NIL).then_some(self.coldest)
     }
 
@@ -131,6 +167,11 @@ impl Policy for Lru {
     }
 
     fn order(&self) -> Vec<u32> {
+        if !self.hits.is_empty() {
+            let mut settled = self.clone();
+            settled.settle();
+            return settled.order();
+        }
         let mut order = Vec::with_capacity(self.len);
         let mut at = self.coldest;
         while at != NIL {

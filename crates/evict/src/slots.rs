@@ -14,7 +14,8 @@ const UNTRACKED: u32 = u32::MAX - 1;
 /// In `colder`: the slot is tracked, and in no list.
 const UNLISTED: u32 = u32::MAX - 2;
 
-const SEGMENT: usize = 1024;
+/// Few enough segments that what points to them stays in the nearest cache.
+const SEGMENT: usize = 8192;
 
 /// What a policy keeps of one slot: its neighbours in a list, and the policy's own facts.
 #[derive(Clone, Copy, Debug)]

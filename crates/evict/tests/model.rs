@@ -1,7 +1,7 @@
 //! Every policy keeps the promises of `Policy`; LRU is compared with a plain vector, order and all.
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use kvtier_evict::{Entry, PolicyKind};
+use kvtier_evict::{Entry, Owners, PolicyKind};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -79,23 +79,66 @@ proptest! {
     #[test]
     fn every_policy_tracks_what_it_is_told_and_never_gives_a_pinned_victim(ops in prop::collection::vec(op(), 1..200)) {
         for kind in PolicyKind::ALL {
-            let (mut policy, mut model) = (kind.build(), Model::default());
+            for around in [false, true] {
+                let mut policy = kind.build();
+                if around && !policy.knows_owners() {
+                    policy = Box::new(Owners::around(policy, |_| 0, |_| false));
+                }
+                let (mut model, mut owner) = (Model::default(), HashMap::new());
+                for (n, op) in (0..).zip(&ops) {
+                    match *op {
+                        // One that comes again may be another's now.
+                        Op::Insert(s) => {
+                            policy.insert(Entry::new(s, 1).with_group(n % 3));
+                            model.move_to_hot(s);
+                            owner.insert(s, n % 3);
+                        }
+                        Op::Touch(s) => policy.touch(s),
+                        Op::Remove(s) => { policy.remove(s); model.remove(s) }
+                        Op::Pin(s) => { policy.pin(s); if model.order.contains(&s) { model.pinned.insert(s); } }
+                        Op::Unpin(s) => { policy.unpin(s); model.pinned.remove(&s); }
+                        Op::Evict => {}
+                    }
+                    let victim = policy.victim();
+                    prop_assert_eq!(victim, policy.victim(), "asking changes nothing");
+                    prop_assert_eq!(victim.is_some(), !model.running().is_empty() && kind != PolicyKind::Noop);
+                    prop_assert!(victim.is_none_or(|s| model.running().contains(&s)));
+                    let order = policy.order();
+                    prop_assert_eq!(order.len(), policy.len());
+                    prop_assert_eq!(order.into_iter().collect::<HashSet<_>>(), model.order.iter().copied().collect());
+                    for group in 0..if policy.knows_owners() { 3 } else { 0 } {
+                        let running: Vec<u32> = model.running().into_iter().filter(|s| owner[s] == group).collect();
+                        let victim = policy.victim_of(group);
+                        prop_assert_eq!(victim.is_some(), !running.is_empty() && kind != PolicyKind::Noop, "{}", kind);
+                        prop_assert!(victim.is_none_or(|s| running.contains(&s)));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_hits_of_single_slots_do_later_nobody_sees(ops in prop::collection::vec(op(), 1..200)) {
+        let known = |s: u32| Entry::new(s, 1).with_tag(u64::from(s) + 1).with_chain((s % 4 > 0).then(|| s - 1), s % 4);
+        for kind in PolicyKind::ALL {
+            let (mut single, mut at_once) = (kind.build(), kind.build());
             for op in &ops {
                 match *op {
-                    Op::Insert(s) => { policy.insert(Entry::new(s, 1)); model.move_to_hot(s) }
-                    Op::Touch(s) => policy.touch(s),
-                    Op::Remove(s) => { policy.remove(s); model.remove(s) }
-                    Op::Pin(s) => { policy.pin(s); if model.order.contains(&s) { model.pinned.insert(s); } }
-                    Op::Unpin(s) => { policy.unpin(s); model.pinned.remove(&s); }
-                    Op::Evict => {}
+                    Op::Touch(s) => { single.touch(s); at_once.touch_chain(&[s]) }
+                    Op::Insert(s) => [&mut single, &mut at_once].into_iter().for_each(|policy| policy.insert(known(s))),
+                    Op::Remove(s) => { single.remove(s); at_once.remove(s) }
+                    Op::Pin(s) => { single.pin(s); at_once.pin(s) }
+                    Op::Unpin(s) => { single.unpin(s); at_once.unpin(s) }
+                    Op::Evict => {
+                        let victim = single.victim();
+                        prop_assert_eq!(victim, at_once.victim(), "{}", kind);
+                        for s in victim {
+                            single.evict(s, u64::from(s) + 1);
+                            at_once.evict(s, u64::from(s) + 1);
+                        }
+                    }
                 }
-                let victim = policy.victim();
-                prop_assert_eq!(victim, policy.victim(), "asking changes nothing");
-                prop_assert_eq!(victim.is_some(), !model.running().is_empty() && kind != PolicyKind::Noop);
-                prop_assert!(victim.is_none_or(|s| model.running().contains(&s)));
-                let order = policy.order();
-                prop_assert_eq!(order.len(), policy.len());
-                prop_assert_eq!(order.into_iter().collect::<HashSet<_>>(), model.order.iter().copied().collect());
+                prop_assert_eq!(single.order(), at_once.order(), "{}", kind);
             }
         }
     }

@@ -11,6 +11,9 @@ use crate::{ChainPlace, Entry, Index, TOO_LONG_BYTES, TenantId, Want};
 /// The most victims in one batch.
 pub const VICTIMS_MAX: usize = 1024;
 
+/// No way up to the head of a chain is followed further than this.
+const WAY_UP_MAX: usize = 1 << 14;
+
 /// Room that was claimed for one write. Give it to [`Index::commit`] or [`Index::cancel`]: dropped, it stays claimed.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "room stays claimed until the reservation is committed or cancelled"]
@@ -115,6 +118,9 @@ impl Index {
         let bytes = want.bytes;
         if self.quotas.are_set() {
             self.expire_holds(now_ms);
+            if self.is_above_quota(want) && !self.is_worth_its_own(want) {
+                return Reserve::Full(Refusal::NotWorth);
+            }
             if let Some(not_yet) = self.above_quota(want) {
                 return not_yet;
             }
@@ -136,6 +142,22 @@ impl Index {
             Err(_) => !place.told || self.policy.takes_orphans(),
             Ok(ancestor) => self.policy.victim_for(ancestor).is_some() || self.policy.victim().is_none(),
         }
+    }
+
+    /// Whether a chunk above its tenant's limit is worth what would go of its tenant's: not what it comes after.
+    fn is_worth_its_own(&mut self, want: &Want) -> bool {
+        if self.policy.takes_orphans() {
+            return true;
+        }
+        let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.told };
+        let victim = self.policy.victim_of(want.tenant.0);
+        victim.is_none_or(|victim| ancestor != Some(victim) && (self.policy.may_go(victim) || !self.leads_to(victim, ancestor)))
+    }
+
+    /// Whether a slot is among those before another in its chain, as far as their chunks are there.
+    fn leads_to(&self, slot: u32, of: Option<u32>) -> bool {
+        let before = |at: &u32| self.slab[*at].chunk().parent.and_then(|tag| self.find_tag(tag));
+        std::iter::successors(of, before).take(WAY_UP_MAX).any(|at| at == slot)
     }
 
     /// Claims room whatever the marks say: for those who do not evict, and keep to a limit of their own.

@@ -3,8 +3,8 @@ use kvtier_key::Digest;
 
 use crate::{Chunk, Entry, TOO_LONG_BYTES, Tag, TenantId};
 
-/// Slots come in segments of this many (64 KiB), so that growing copies nothing and wastes little.
-const SEGMENT: usize = 1024;
+/// Slots come in segments of this many (256 KiB), so that growing copies nothing and wastes little.
+const SEGMENT: usize = 4096;
 /// Ends the list of vacant slots.
 const NIL: u32 = u32::MAX;
 
@@ -194,6 +194,6 @@ mod tests {
         assert_eq!(slots, (0..3000).collect::<Vec<_>>());
         [5, 2999, 0].into_iter().for_each(|slot| slab.remove(slot));
         assert_eq!([0, 2999, 5, 3000].map(Some), [(); 4].map(|_| slab.insert(&chunk)));
-        assert_eq!((slab.end(), slab.segments.len()), (3001, 3));
+        assert_eq!((slab.end(), slab.segments.len()), (3001, 1));
     }
 }

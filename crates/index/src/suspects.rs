@@ -32,7 +32,10 @@ impl Suspects {
     }
 
     pub fn remove(&mut self, digest: &Digest) {
-        if let Some(since) = self.since.remove(digest) {
+        // There are none, mostly: then nothing has to be hashed.
+        if !self.since.is_empty()
+            && let Some(since) = self.since.remove(digest)
+        {
             self.oldest.remove(&since);
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kvtier_evict::PolicyKind;
-use kvtier_index::{ChainPlace, Chunk, Index, IndexConfig, Refusal, Reserve, Tag, Want};
+use kvtier_index::{ChainPlace, Chunk, Index, IndexConfig, Refusal, Reserve, Tag, TenantId, Want};
 use kvtier_key::{ChunkHash, Digest, Key, KeyId, KvRank, Namespace, ObjectKey};
 
 /// Chunk `n` of a chain in one of the ranks.
@@ -97,6 +97,28 @@ fn the_rest_of_a_chain_does_not_push_out_its_beginning() {
             saved
         });
         assert_eq!(saved.count(), taken, "{policy}");
+    }
+}
+
+#[test]
+fn nor_does_it_where_its_tenant_may_have_no_more() {
+    // Of the many its tail is not among the coldest.
+    for quota in [4, 200] {
+        let mut index = index(1000, PolicyKind::Default);
+        index.set_quota(TenantId(0), Some(quota * 10));
+        assert_eq!(save(&mut index, 5000, ChainPlace::default()), Ok(vec![]));
+        let mut place = ChainPlace::default();
+        let saved: Vec<_> = (0..2 * quota)
+            .map(|n| {
+                let saved = save(&mut index, n, place);
+                place = after(0, n, n as u32 + 1);
+                saved
+            })
+            .collect();
+        let beginning = (0..quota).take_while(|n| index.get(key(0, *n).digest()).is_some()).count() as u64;
+        assert_eq!(beginning, quota, "{saved:?}");
+        assert_eq!(saved[quota as usize - 1], Ok(vec![*key(0, 5000).digest()]), "what nobody comes after goes");
+        assert!(saved[quota as usize..].iter().all(|saved| *saved == Err(Refusal::NotWorth)));
     }
 }
 
