@@ -176,6 +176,7 @@ impl Cache for Whole {
 
     fn hit_all(&mut self, keys: &[u64]) -> bool {
         let digests: [Digest; BATCH] = std::array::from_fn(|at| digest(keys[at]));
+        self.0.warm(&digests);
         let there = digests.iter().fold(true, |all, digest| self.0.get(digest).is_some() && all);
         self.0.touch_batch(&digests);
         there

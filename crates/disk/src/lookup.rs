@@ -16,6 +16,9 @@ pub fn lookup<M: Mover>(
 ) -> Option<Result<LookedUp, Error>> {
     let mut found = vec![Presence::Unknown; keys.len()];
     let mut hits: Vec<Digest> = Vec::with_capacity(keys.len());
+    if keys.len() > 1 {
+        shared.index().warm(keys.iter().map(Key::digest));
+    }
     for (key, presence) in keys.iter().zip(&mut found) {
         let known = shared.known_len(key.digest());
         let len = match known {

@@ -17,6 +17,8 @@ use crate::{
 
 /// The most slots that one [`Index::keys_page`] looks at.
 const PAGE_SCAN_MAX: u32 = 1 << 16;
+/// So many keys are looked for at once where there are several.
+const AT_ONCE: usize = 16;
 
 /// Which chunks one tier has. See the crate's documentation for how a tier uses it.
 #[derive(Debug)]
@@ -194,8 +196,21 @@ impl Index {
         match chain {
             [digest] => self.find(digest).into_iter().for_each(|slot| self.policy.touch(slot)),
             chain => {
-                let slots: Vec<u32> = chain.iter().filter_map(|digest| self.find(digest)).collect();
+                let slots = self.find_all(chain);
                 self.policy.touch_chain(&slots);
+            }
+        }
+    }
+
+    /// Reads from memory what it takes to look these up, of several at once: one after the other, each lookup would wait for memory by itself.
+    pub fn warm<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
+        let mut digests = digests.into_iter();
+        loop {
+            let mut some = [0; AT_ONCE];
+            let n = some.iter_mut().zip(&mut digests).map(|(slot, digest)| *slot = self.likely(digest)).count();
+            core::hint::black_box(some[..n].iter().fold(0, |all, slot| all ^ self.slab.get(*slot).map_or(0, |line| line.holds)));
+            if n < AT_ONCE {
+                return;
             }
         }
     }
@@ -306,6 +321,28 @@ impl Index {
 
     pub(crate) fn find(&self, digest: &Digest) -> Option<u32> {
         self.table.find(hash(digest), |slot| self.slab[*slot].digest == *digest).copied()
+    }
+
+    /// The slots of those that are there.
+    fn find_all(&self, digests: &[Digest]) -> Vec<u32> {
+        let mut slots = Vec::with_capacity(digests.len());
+        for some in digests.chunks(AT_ONCE) {
+            // First what the table says of all of them, then what the slots say, so that none waits for another.
+            let mut likely = [0; AT_ONCE];
+            likely.iter_mut().zip(some).for_each(|(slot, digest)| *slot = self.likely(digest));
+            let is_it = |slot: &u32, digest: &Digest| self.slab.get(*slot).is_some_and(|line| line.digest == *digest);
+            let found = likely.iter().zip(some).filter_map(|(slot, digest)| match is_it(slot, digest) {
+                true => Some(*slot),
+                false => self.find(digest),
+            });
+            slots.extend(found);
+        }
+        slots
+    }
+
+    /// The slot that a key is most likely in, if it is there.
+    fn likely(&self, digest: &Digest) -> u32 {
+        self.table.find(hash(digest), |_| true).copied().unwrap_or(0)
     }
 
     /// Makes a present entry a victim.

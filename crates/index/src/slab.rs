@@ -147,6 +147,11 @@ impl Slab {
         self.vacant = slot;
     }
 
+    /// A slot's line; `None` for a number that no slot ever had.
+    pub fn get(&self, slot: u32) -> Option<&Line> {
+        self.segments.get(slot as usize / SEGMENT).map(|segment| &segment[slot as usize % SEGMENT])
+    }
+
     /// Every slot is below this.
     pub fn end(&self) -> u32 {
         self.fresh

@@ -118,6 +118,9 @@ impl HostTier {
     fn find(&self, keys: &[Key], mode: Mode, hold: Hold) -> Result<LookedUp, Error> {
         let mut found = vec![Presence::Unknown; keys.len()];
         let (mut chunks, mut hits) = (self.chunks(), Vec::new());
+        if keys.len() > 1 {
+            chunks.index.warm(keys.iter().map(Key::digest));
+        }
         for (key, presence) in keys.iter().zip(&mut found) {
             match chunks.index.get(key.digest()) {
                 Some(entry) => {
