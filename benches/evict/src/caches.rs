@@ -93,11 +93,11 @@ impl Cache for foyer_memory::Cache<u64, u64> {
     }
 }
 
-/// One of our policies with a table from keys to slots, as the index has it, and what lies in the slots: key and value. (Keys are uniform:
-/// each is its own hash.)
+/// One of our policies with a table from keys to slots, and what lies in the slots. (Keys are uniform: each is its own hash.)
 struct Slots<P> {
     policy: P,
-    table: HashTable<u32>,
+    table: HashTable<(u64, u32)>,
+    /// The key, by which its place in the table is found again, and the value.
     entries: Vec<(u64, u64)>,
 }
 
@@ -105,23 +105,20 @@ impl<P: Policy> Slots<P> {
     fn new(policy: P) -> Self {
         Slots { policy, table: HashTable::with_capacity(ENTRIES), entries: Vec::with_capacity(ENTRIES) }
     }
-
-    fn find(&self, key: u64) -> Option<u32> {
-        self.table.find(key, |slot| self.entries[*slot as usize].0 == key).copied()
-    }
 }
 
 impl<P: Policy> Cache for Slots<P> {
     fn hit(&mut self, key: u64) -> bool {
-        self.find(key).map(|slot| self.policy.touch(slot)).is_some()
+        let found = self.table.find(key, |(there, _)| *there == key).copied();
+        found.map(|(_, slot)| self.policy.touch(slot)).is_some()
     }
 
     fn hit_all(&mut self, keys: &[u64]) -> bool {
         let mut slots = [0; BATCH];
         let mut all = true;
         for (key, slot) in keys.iter().zip(&mut slots) {
-            match self.find(*key) {
-                Some(found) => *slot = found,
+            match self.table.find(*key, |(there, _)| there == key) {
+                Some((_, found)) => *slot = *found,
                 None => all = false,
             }
         }
@@ -130,19 +127,18 @@ impl<P: Policy> Cache for Slots<P> {
     }
 
     fn insert(&mut self, key: u64) {
-        let Slots { policy, table, entries } = self;
-        let slot = if entries.len() < ENTRIES {
-            entries.push((key, key));
-            entries.len() as u32 - 1
+        let slot = if self.entries.len() < ENTRIES {
+            self.entries.push((key, key));
+            self.entries.len() as u32 - 1
         } else {
-            let slot = policy.victim().expect("a full cache has a victim");
-            let old = std::mem::replace(&mut entries[slot as usize], (key, key)).0;
-            table.find_entry(old, |at| *at == slot).expect("what is there is in the table").remove();
-            policy.evict(slot, old);
+            let slot = self.policy.victim().expect("a full cache has a victim");
+            let old = std::mem::replace(&mut self.entries[slot as usize], (key, key)).0;
+            self.table.find_entry(old, |(_, at)| *at == slot).expect("what is there is in the table").remove();
+            self.policy.evict(slot, old);
             slot
         };
-        table.insert_unique(key, slot, |slot| entries[*slot as usize].0);
-        policy.insert(Entry::new(slot, 1).with_tag(key));
+        self.table.insert_unique(key, (key, slot), |(key, _)| *key);
+        self.policy.insert(Entry::new(slot, 1).with_tag(key));
     }
 
     fn bytes(&self) -> Option<usize> {

@@ -208,7 +208,9 @@ impl Index {
         loop {
             let mut some = [0; AT_ONCE];
             let n = some.iter_mut().zip(&mut digests).map(|(slot, digest)| *slot = self.likely(digest)).count();
-            core::hint::black_box(some[..n].iter().fold(0, |all, slot| all ^ self.slab.get(*slot).map_or(0, |line| line.holds)));
+            core::hint::black_box(
+                some[..n].iter().fold(0, |all, slot| all ^ self.slab.get(*slot).map_or(0, |line| line.holds)),
+            );
             if n < AT_ONCE {
                 return;
             }

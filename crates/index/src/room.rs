@@ -151,7 +151,9 @@ impl Index {
         }
         let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.told };
         let victim = self.policy.victim_of(want.tenant.0);
-        victim.is_none_or(|victim| ancestor != Some(victim) && (self.policy.may_go(victim) || !self.leads_to(victim, ancestor)))
+        victim.is_none_or(|victim| {
+            ancestor != Some(victim) && (self.policy.may_go(victim) || !self.leads_to(victim, ancestor))
+        })
     }
 
     /// Whether a slot is among those before another in its chain, as far as their chunks are there.
