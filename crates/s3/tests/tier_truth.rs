@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kvtier_core::{Key, Loaded, Namespace, Observe, Presence, Saved, ShedReason};
 use kvtier_index::Quotas;
+use kvtier_index::journal::{self, Record};
 use kvtier_s3::tier::{Evictor, TierConfig};
 use kvtier_testkit::conformance::Fixture;
 use kvtier_testkit::s3::{Fault, Rule, Server};
@@ -273,7 +274,12 @@ fn a_chunk_of_a_tenth_of_its_tenants_quota_finds_room_on_a_node_that_follows() {
 
 /// A node that evicts, and one that follows it and hears of it by its journals alone, of which it reads what is new every so often.
 fn leader_and_follower(server: &Arc<Server>, hears_every: Duration) -> (World, World) {
-    let first = World::over(Arc::clone(server), quick);
+    let first = World::over(Arc::clone(server), |config| {
+        let mut config = quick(config);
+        // What is in a snapshot is deleted soon, and the second may be late.
+        config.truth.snapshot_every = Duration::from_secs(600);
+        config
+    });
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let second = World::over(Arc::clone(server), |config| {
         let mut config = quick(config);
@@ -305,6 +311,57 @@ fn journals_that_were_read_before_one_that_cannot_be_are_not_lost() {
         std::thread::sleep(Duration::from_millis(300));
     }
     within(Duration::from_secs(30), "the second hears of the first of them", || second.used() >= 2 * LEN as u64);
+}
+
+/// A node that learns from the journals alone, which are written every so often.
+fn listener(server: &Arc<Server>, every: Duration) -> World {
+    World::over(Arc::clone(server), |config| {
+        let mut config = quick(config);
+        (config.truth.sweep_every, config.truth.journal_every) = (Duration::from_secs(600), every);
+        // What was seen is asked for again at once.
+        config.fresh_hit_max = Duration::from_millis(1);
+        config
+    })
+}
+
+#[test]
+fn what_one_node_deleted_and_another_saved_again_at_once_is_counted_by_both() {
+    let server = plain_server();
+    let first = listener(&server, Duration::from_secs(1));
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    let second = listener(&server, Duration::from_secs(1));
+    second.suite.eventually("the second follows", || says(&second, "another node evicts"));
+    let key = second.suite.key(1);
+    assert_eq!(second.save(&key, LEN), Saved::Stored);
+    within(Duration::from_secs(30), "the first hears of it", || first.used() == LEN as u64);
+    let heard = || (first.count("merged"), second.count("merged"));
+    let before = heard();
+    assert_eq!(first.suite.remove(&Arc::from([key.clone()])).removed, 1);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(second.save(&key, LEN), Saved::Stored);
+    within(Duration::from_secs(30), "each hears of the other", || heard().0 > before.0 && heard().1 > before.1);
+    within(Duration::from_secs(30), "both count it", || [first.used(), second.used()] == [LEN as u64; 2]);
+    assert_eq!(first.in_bucket(), LEN as u64);
+}
+
+#[test]
+fn what_a_journal_leaves_open_is_asked_of_the_bucket() {
+    let server = plain_server();
+    let world = listener(&server, Duration::from_millis(200));
+    world.suite.eventually("it evicts", || says(&world, "this node evicts"));
+    let keys: Vec<Key> = (0..3).map(|n| world.suite.key(n)).collect();
+    keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    world.delete(&world.name(&keys[0]));
+    // A build that tells all of an interval under one time says that two of them went, perhaps before they were saved.
+    let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let gone: Vec<Record> = keys[..2].iter().map(|key| Record::Remove(*key.digest())).collect();
+    let mut bytes = Vec::new();
+    journal::encode(now_ms, &gone, &mut bytes);
+    server.put_object("kv/.kvtier/journal/other.1.2.0.00000000/00000001", bytes);
+    within(Duration::from_secs(30), "it is read", || world.count("merged") == 2);
+    within(Duration::from_secs(30), "the bucket is asked", || world.count("heads") >= 2);
+    within(Duration::from_secs(30), "one of them is gone", || world.used() == 2 * LEN as u64);
+    assert_eq!((world.in_bucket(), world.count("vanished")), (2 * LEN as u64, 1));
 }
 
 #[test]

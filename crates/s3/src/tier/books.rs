@@ -227,10 +227,15 @@ impl Books {
 
     /// The bucket has no such object.
     pub fn note_absent(&mut self, digest: Digest) {
+        self.note_absent_at(digest, Instant::now());
+    }
+
+    /// The bucket had no such object then.
+    pub fn note_absent_at(&mut self, digest: Digest, at: Instant) {
         if self.absent.len() >= ABSENT_MAX {
             self.absent.clear();
         }
-        self.absent.insert(digest, Instant::now());
+        self.absent.insert(digest, at);
         self.names.remove(&digest);
         self.corrupt.remove(&digest);
         self.index.acquit(&digest);
@@ -282,9 +287,9 @@ impl Books {
         self.index.acquit(digest);
     }
 
-    /// Whether the bucket was found to have no such object, or it was deleted here, not longer ago than that.
-    pub fn was_absent_within(&self, digest: &Digest, time: Duration) -> bool {
-        self.absent.get(digest).is_some_and(|at| at.elapsed() <= time)
+    /// How long ago the bucket was found to have no such object, or it was deleted here.
+    pub fn absent_for(&self, digest: &Digest) -> Option<Duration> {
+        self.absent.get(digest).map(Instant::elapsed)
     }
 
     /// The key changed: a listing that is under way may tell of it as it was before.

@@ -2,7 +2,8 @@
 //! format.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use kvtier_index::journal::{self as format, Record};
 
@@ -10,18 +11,32 @@ use kvtier_index::journal::{self as format, Record};
 const WAITING_MAX: usize = 1 << 16;
 /// So many go at once, so that the most recent do not each look for one.
 const SHED: usize = WAITING_MAX / 4;
+/// When something happened is noted in steps of so many milliseconds.
+const STEP_MS: u64 = 250;
+/// An object tells at most so many times apart: when it could not be written for long, steps are made longer.
+const TIMES_MAX: usize = 1 << 14;
 /// A journal object is never longer: 65,536 records of at most 65 bytes, and the heads of their frames.
 pub const OBJECT_BYTES_MAX: usize = 5 << 20;
 /// The most objects of one node that wait to be merged; beyond, the oldest is deleted.
 pub const OBJECTS_MAX: usize = 64;
 
 /// This node's journal.
-#[derive(Debug, Default)]
-pub struct Journal(Mutex<Waiting>);
+#[derive(Debug)]
+pub struct Journal {
+    began: Instant,
+    waiting: Mutex<Waiting>,
+}
+
+/// A record, and in which step since the journal began it was noted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Noted {
+    step: u32,
+    record: Record,
+}
 
 #[derive(Debug, Default)]
 struct Waiting {
-    records: Vec<Record>,
+    records: Vec<Noted>,
     /// The number of the next object.
     next: u64,
     /// Numbers of objects that were written and may still be there.
@@ -30,27 +45,34 @@ struct Waiting {
     noted: u64,
 }
 
+impl Default for Journal {
+    fn default() -> Self {
+        Journal { began: Instant::now(), waiting: Mutex::default() }
+    }
+}
+
 impl Journal {
-    /// Notes what happened, in the order of use.
+    /// Notes what happened just now, in the order of use.
     pub fn note(&self, records: impl IntoIterator<Item = Record>) {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting();
+        let step = (self.now_ms() / STEP_MS) as u32;
         for record in records {
             if waiting.records.len() == WAITING_MAX {
                 waiting.shrink();
             }
-            waiting.records.push(record);
+            waiting.records.push(Noted { step, record });
             waiting.noted += 1;
         }
     }
 
     /// How much was noted in all.
     pub fn noted(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).noted
+        self.waiting().noted
     }
 
     /// What is to be written now: the object's number, and its records. `None` when nothing happened.
-    pub fn take(&self) -> Option<(u64, Vec<Record>)> {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn take(&self) -> Option<(u64, Vec<Noted>)> {
+        let mut waiting = self.waiting();
         let records = last_touches(std::mem::take(&mut waiting.records));
         if records.is_empty() {
             return None;
@@ -59,21 +81,34 @@ impl Journal {
         Some((waiting.next, records))
     }
 
+    /// The object's bytes. `at_ms` is now, in Unix milliseconds by the store's clock.
+    pub fn encode(&self, at_ms: u64, records: &[Noted]) -> Vec<u8> {
+        encode((at_ms, self.now_ms()), records)
+    }
+
     /// The object was written. Answers the number of one that is too many.
     pub fn wrote(&self, number: u64) -> Option<u64> {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting();
         waiting.written.push_back(number);
         (waiting.written.len() > OBJECTS_MAX).then(|| waiting.written.pop_front()).flatten()
     }
 
     /// It could not be written: its records wait for the next, before what happened since.
-    pub fn give_back(&self, records: Vec<Record>) {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn give_back(&self, records: Vec<Noted>) {
+        let mut waiting = self.waiting();
         let since = std::mem::replace(&mut waiting.records, records);
         waiting.records.extend(since);
         if waiting.records.len() > WAITING_MAX {
             waiting.shrink();
         }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
     }
 }
 
@@ -83,8 +118,8 @@ impl Waiting {
         self.records = last_touches(std::mem::take(&mut self.records));
         for touches_only in [true, false] {
             let mut over = self.records.len().saturating_sub(WAITING_MAX - SHED);
-            self.records.retain(|record| {
-                let goes = over > 0 && (!touches_only || matches!(record, Record::Touch(_)));
+            self.records.retain(|noted| {
+                let goes = over > 0 && (!touches_only || matches!(noted.record, Record::Touch(_)));
                 over -= usize::from(goes);
                 !goes
             });
@@ -92,20 +127,34 @@ impl Waiting {
     }
 }
 
-/// The object's bytes.
-pub fn encode(at_ms: u64, records: &[Record]) -> Vec<u8> {
+/// An object's bytes: a batch for each step, at its own time. Now is `at_ms` for the store, and `now_ms` since the journal began.
+fn encode((at_ms, now_ms): (u64, u64), records: &[Noted]) -> Vec<u8> {
+    let mut width = 1;
+    while runs(records, width).count() > TIMES_MAX {
+        width *= 2;
+    }
     let mut bytes = Vec::new();
-    format::encode(at_ms, records, &mut bytes);
+    for run in runs(records, width) {
+        // A step made longer is told by its end: what went was there until then.
+        let ago_ms = run.last().map_or(0, |noted| now_ms.saturating_sub(u64::from(noted.step) * STEP_MS));
+        let some: Vec<Record> = run.iter().map(|noted| noted.record).collect();
+        format::encode(at_ms.saturating_sub(ago_ms), &some, &mut bytes);
+    }
     bytes
 }
 
+/// The records of so many steps each.
+fn runs(records: &[Noted], width: u32) -> impl Iterator<Item = &[Noted]> {
+    records.chunk_by(move |a, b| a.step / width == b.step / width)
+}
+
 /// Of several touches of one chunk the last is enough.
-fn last_touches(records: Vec<Record>) -> Vec<Record> {
+fn last_touches(records: Vec<Noted>) -> Vec<Noted> {
     let mut seen = HashSet::new();
-    let mut kept: Vec<Record> = records
+    let mut kept: Vec<Noted> = records
         .into_iter()
         .rev()
-        .filter(|record| if let Record::Touch(digest) = record { seen.insert(*digest) } else { true })
+        .filter(|noted| if let Record::Touch(digest) = noted.record { seen.insert(digest) } else { true })
         .collect();
     kept.reverse();
     kept
@@ -122,6 +171,39 @@ mod tests {
         Digest::of("test", &n.to_le_bytes())
     }
 
+    fn plain(records: &[Noted]) -> Vec<Record> {
+        records.iter().map(|noted| noted.record).collect()
+    }
+
+    fn at(step: usize, n: usize) -> Noted {
+        Noted { step: step as u32, record: Record::Insert(Chunk::new(digest(n), 1, 1)) }
+    }
+
+    #[test]
+    fn what_happened_is_told_with_its_time() {
+        let records = [at(0, 1), at(0, 2), at(4, 3), at(120, 4)];
+        let bytes = encode((1_000_000, 30_500), &records);
+        let told: Vec<(u64, usize)> = format::decode(&bytes).map(|batch| (batch.at_ms, batch.records.len())).collect();
+        assert_eq!(told, [(969_500, 2), (970_500, 1), (999_500, 1)]);
+        let journal = Journal::default();
+        journal.note([Record::Touch(digest(1))]);
+        std::thread::sleep(std::time::Duration::from_millis(2 * STEP_MS));
+        journal.note([Record::Touch(digest(2))]);
+        let (_, records) = journal.take().unwrap();
+        let bytes = journal.encode(1_000_000, &records);
+        let told: Vec<u64> = format::decode(&bytes).map(|batch| batch.at_ms).collect();
+        assert!(told.len() == 2 && told[1] - told[0] >= STEP_MS && told[1] <= 1_000_000, "{told:?}");
+    }
+
+    #[test]
+    fn an_object_that_waited_for_hours_is_no_longer_than_may_be() {
+        let records: Vec<Noted> = (0..WAITING_MAX).map(|n| at(n, n)).collect();
+        let bytes = encode((1 << 40, 1 << 30), &records);
+        assert!(bytes.len() <= OBJECT_BYTES_MAX, "{}", bytes.len());
+        let told: Vec<Record> = format::decode(&bytes).flat_map(|batch| batch.records).collect();
+        assert!(told == plain(&records) && format::decode(&bytes).is_sorted_by_key(|batch| batch.at_ms));
+    }
+
     #[test]
     fn touches_are_aggregated_and_what_could_not_be_written_waits() {
         let journal = Journal::default();
@@ -129,11 +211,11 @@ mod tests {
         let (a, b) = (digest(1), digest(2));
         journal.note([Record::Touch(a), Record::Touch(b), Record::Remove(b), Record::Touch(a)]);
         let (number, records) = journal.take().unwrap();
-        assert_eq!((number, records.as_slice()), (1, &[Record::Touch(b), Record::Remove(b), Record::Touch(a)][..]));
+        assert_eq!((number, plain(&records)), (1, vec![Record::Touch(b), Record::Remove(b), Record::Touch(a)]));
         journal.note([Record::Touch(b)]);
         journal.give_back(records);
         let (number, records) = journal.take().unwrap();
-        assert_eq!((number, records), (2, vec![Record::Remove(b), Record::Touch(a), Record::Touch(b)]));
+        assert_eq!((number, plain(&records)), (2, vec![Record::Remove(b), Record::Touch(a), Record::Touch(b)]));
         assert_eq!(journal.take(), None);
     }
 
@@ -144,13 +226,14 @@ mod tests {
         journal.note([Record::Insert(chunk)]);
         journal.note((1..=200_000).map(|n| Record::Touch(digest(n))));
         let (_, records) = journal.take().unwrap();
+        let records = plain(&records);
         assert!(records.len() <= WAITING_MAX && records.contains(&Record::Insert(chunk)));
         assert_eq!(records.last(), Some(&Record::Touch(digest(200_000))));
         assert!(!records.contains(&Record::Touch(digest(1))));
         journal.note((0..200_000).map(|n| Record::Insert(Chunk::new(digest(n), 1, 1))));
         let (_, records) = journal.take().unwrap();
         assert!(records.len() <= WAITING_MAX, "{}", records.len());
-        assert!(encode(1, &records).len() <= OBJECT_BYTES_MAX);
+        assert!(journal.encode(1, &records).len() <= OBJECT_BYTES_MAX);
         let too_many: Vec<u64> = (1..=OBJECTS_MAX as u64 + 2).filter_map(|number| journal.wrote(number)).collect();
         assert_eq!(too_many, [1, 2]);
     }

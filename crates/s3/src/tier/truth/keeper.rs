@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::merge::Merger;
-use super::{bytes, caveats, holder, journal, snapshot, sweep, uploads};
+use super::{bytes, caveats, holder, snapshot, sweep, uploads};
 use crate::Put;
 use crate::tier::counters::add;
 use crate::tier::shared::Shared;
@@ -83,7 +83,7 @@ fn told(shared: &Shared, what: &'static str, done: crate::Result<()>) -> bool {
 async fn flush(shared: &Shared) -> crate::Result<()> {
     let truth = &shared.truth;
     let Some((number, records)) = truth.journal.take() else { return Ok(()) };
-    let bytes = journal::encode(truth.server_ms(&shared.client), &records);
+    let bytes = truth.journal.encode(truth.server_ms(&shared.client), &records);
     let name = truth.paths.journal(&truth.node, number);
     if let Err(e) = bytes::put(&shared.client, &name, bytes, &Put::default()).await {
         truth.journal.give_back(records);
@@ -147,6 +147,7 @@ impl Keeper {
                 }
                 Err(e) => drop(shared.error("journal", None, e)),
             }
+            self.merger.ask(&shared).await;
         }
         if leads && self.is_snapshot_due() {
             told(&shared, "snapshot", self.snapshot().await);

@@ -1,15 +1,19 @@
 //! What the nodes noted, brought together.
 
-use std::collections::HashSet;
-use std::time::Duration;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use kvtier_core::Event;
-use kvtier_index::End;
 use kvtier_index::journal::{self as format, Batch, Record};
+use kvtier_index::{Chunk, End};
+use kvtier_key::Digest;
 
+use super::ask::Questions;
 use super::bytes;
+use super::heard::Heard;
 use super::journal::OBJECT_BYTES_MAX;
 use super::round::SOME;
+use super::when::{Last, When};
 use crate::tier::books::Books;
 use crate::tier::counters::add;
 use crate::tier::shared::Shared;
@@ -24,6 +28,18 @@ pub struct Merger {
     read: HashSet<String>,
     /// What lay there at the last look, and when that was by the store's clock.
     listed: (Vec<Entry>, Option<i64>),
+    heard: Heard,
+    questions: Questions,
+}
+
+/// What a node noted at one time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct News {
+    node: Arc<str>,
+    /// When that was at the earliest and at the latest, in Unix milliseconds by the store's clock.
+    from_ms: u64,
+    to_ms: u64,
+    records: Vec<Record>,
 }
 
 impl Merger {
@@ -35,11 +51,14 @@ impl Merger {
         let listed: HashSet<&String> = self.listed.0.iter().map(|entry| &entry.key).collect();
         self.read.retain(|name| listed.contains(name));
         let new = |entry: &&Entry| !self.read.contains(&entry.key) && !entry.key.starts_with(&own);
-        let new: Vec<String> = self.listed.0.iter().filter(new).take(OBJECTS_MAX).map(|e| e.key.clone()).collect();
-        let (mut batches, mut failed) = (Vec::new(), None);
+        let mut new: Vec<String> = self.listed.0.iter().filter(new).map(|e| e.key.clone()).collect();
+        // Some stores list in no order; that of a node's objects is that of what it did.
+        new.sort_unstable();
+        new.truncate(OBJECTS_MAX);
+        let (mut all, mut failed) = (Vec::new(), None);
         for name in new {
             match read(shared, &shared.client, &name).await {
-                Ok(more) => batches.extend(more),
+                Ok(batches) => all.extend(news(&name, batches, shared.truth.config.journal_every.as_millis() as u64)),
                 Err(e) => {
                     // What was read before it counts all the same: it is read but once.
                     failed = Some(e);
@@ -48,19 +67,32 @@ impl Merger {
             }
             self.read.insert(name);
         }
-        batches.sort_by_key(|batch| batch.at_ms);
-        let (mut count, server_ms) = (0, shared.truth.server_ms(&shared.client));
-        for batch in &batches {
-            // When it was written, by the tier's own clock.
-            let at_ms = shared.now_ms().saturating_sub(server_ms.saturating_sub(batch.at_ms));
-            for some in batch.records.chunks(SOME) {
-                let events = apply(shared, &mut shared.books(), (some, at_ms));
-                shared.tell(&events);
-            }
-            count += batch.records.len();
-        }
+        in_order(&mut all);
+        let count = self.take_in(shared, &all);
         add(&shared.counters.merged, count as u64);
         failed.map_or(Ok(count), Err)
+    }
+
+    /// Asks the bucket what journals left open.
+    pub async fn ask(&mut self, shared: &Shared) {
+        self.questions.ask(shared).await;
+    }
+
+    fn take_in(&mut self, shared: &Shared, all: &[News]) -> usize {
+        let mut count = 0;
+        for news in all {
+            let when = When::between(shared, news.from_ms, news.to_ms);
+            for some in news.records.chunks(SOME) {
+                let mut events = Vec::new();
+                let mut guard = shared.books();
+                let mut desk = Desk { shared, books: &mut guard, merger: self, events: &mut events };
+                some.iter().for_each(|record| desk.apply(record, (&news.node, when)));
+                drop(guard);
+                shared.tell(&events);
+            }
+            count += news.records.len();
+        }
+        count
     }
 
     /// The objects that a snapshot has made superfluous, and that lay there for at least so many seconds: others may still read them.
@@ -98,45 +130,145 @@ async fn read(shared: &Shared, client: &Client, name: &str) -> crate::Result<Vec
     Ok(batches)
 }
 
-/// Takes over what others noted, as far as it is not older than what is known here.
-fn apply(shared: &Shared, books: &mut Books, (records, at_ms): (&[Record], u64)) -> Vec<Event> {
-    let mut events = Vec::new();
-    // What was noted may have happened an interval before it was written.
-    let age = Duration::from_millis(shared.now_ms().saturating_sub(at_ms));
-    let since = age + shared.truth.config.journal_every;
-    for record in records {
+/// The batches of an object, and when what they tell of happened.
+fn news(name: &str, batches: Vec<Batch>, every_ms: u64) -> Vec<News> {
+    let node: Arc<str> = name.rsplit_once('/').map_or(name, |(node, _)| node).into();
+    // Builds before this one tell everything under the time at which they wrote it, up to an interval later; so may one that had nothing to
+    // tell at any other time.
+    let one_time = batches.iter().all(|batch| batch.at_ms == batches[0].at_ms);
+    let before_ms = if one_time { every_ms } else { 0 };
+    let place = |Batch { at_ms, records, .. }| News {
+        node: Arc::clone(&node),
+        from_ms: at_ms.saturating_sub(before_ms),
+        to_ms: at_ms,
+        records,
+    };
+    batches.into_iter().map(place).collect()
+}
+
+/// Sorts by time what was read, in which each node's is in the order that it wrote: that stays, whatever became of its clock.
+fn in_order(all: &mut [News]) {
+    let mut last: HashMap<Arc<str>, u64> = HashMap::new();
+    for news in all.iter_mut() {
+        let last_ms = last.entry(Arc::clone(&news.node)).or_default();
+        news.to_ms = news.to_ms.max(*last_ms);
+        *last_ms = news.to_ms;
+    }
+    all.sort_by_key(|news| news.to_ms);
+}
+
+/// Where what others noted is taken over, as far as it is not older than what is known here.
+struct Desk<'a> {
+    shared: &'a Shared,
+    books: &'a mut Books,
+    merger: &'a mut Merger,
+    events: &'a mut Vec<Event>,
+}
+
+impl Desk<'_> {
+    fn apply(&mut self, record: &Record, (node, when): (&Arc<str>, When)) {
         match record {
-            Record::Touch(digest) => books.index.touch_batch(&[*digest]),
-            Record::Insert(chunk) => match books.index.get(&chunk.digest) {
-                Some(entry) if entry.chunk.len == chunk.len => drop(books.index.insert(*chunk)),
-                // Of another length than it had when it was seen here.
-                Some(_) => {
-                    books.index.touch_batch(&[chunk.digest]);
-                    books.doubt(&chunk.digest);
-                }
-                // A name that the digest does not tell comes with the next listing; what we removed since stays so.
-                None if !shared.names.is_own() || books.index.is_known(&chunk.digest) => {}
-                None if books.was_absent_within(&chunk.digest, since) => {}
-                None => {
-                    let _ = books.hear_of(*chunk);
-                    books.watch.note(chunk.digest);
-                    add(&shared.counters.discovered, 1);
-                    events.push(Event::Stored { key: chunk.digest, len: chunk.len });
-                }
-            },
+            Record::Touch(digest) => self.books.index.touch_batch(&[*digest]),
+            Record::Insert(chunk) => {
+                self.inserted(chunk, (node, when));
+                self.merger.heard.note(chunk.digest, (node, when, true));
+            }
             Record::Remove(digest) => {
-                let suspect = books.index.is_suspect(digest);
-                if books.index.slot(digest).is_some_and(|slot| books.seen.ms(slot) <= at_ms)
-                    && let Some(entry) = books.forget(digest)
-                {
-                    books.watch.note(*digest);
-                    // A suspect was gone for everybody already.
-                    add(&shared.counters.vanished, u64::from(!suspect));
-                    events.extend((!suspect).then_some(Event::Gone { key: *digest, len: entry.chunk.len }));
-                }
+                self.removed(digest, (node, when));
+                self.merger.heard.note(*digest, (node, when, false));
             }
             _ => {}
         }
     }
-    events
+
+    fn inserted(&mut self, chunk: &Chunk, (node, when): (&Arc<str>, When)) {
+        let (books, digest) = (&mut *self.books, chunk.digest);
+        match books.index.get(&digest) {
+            Some(entry) if entry.chunk.len == chunk.len => {
+                let _ = books.index.insert(*chunk);
+                return;
+            }
+            // Of another length than it had when it was seen here.
+            Some(_) => {
+                books.index.touch_batch(&[digest]);
+                return books.doubt(&digest);
+            }
+            // A name that the digest does not tell comes with the next listing.
+            None if !self.shared.names.is_own() => return,
+            // Perhaps it was saved when our delete was done and not yet answered.
+            None if books.index.is_leaving(&digest) => return self.merger.questions.put(*chunk),
+            None if books.index.is_known(&digest) => return,
+            None => {}
+        }
+        // What went since stays so.
+        let absent = books.absent_for(&digest).map_or(Last::This, |ago| when.against(&When::ago(self.shared, ago)));
+        match absent.and(self.merger.heard.compare(&digest, (node, when, true))) {
+            Last::Other => {}
+            Last::Unclear => self.merger.questions.put(*chunk),
+            Last::This => {
+                let _ = self.books.hear_of(*chunk);
+                self.books.watch.note(digest);
+                add(&self.shared.counters.discovered, 1);
+                self.events.push(Event::Stored { key: digest, len: chunk.len });
+            }
+        }
+    }
+
+    fn removed(&mut self, digest: &Digest, (node, when): (&Arc<str>, When)) {
+        let Some(entry) = self.books.index.known(digest) else { return };
+        let seen = match self.books.seen.ms(entry.slot) {
+            // Nobody here saw it.
+            0 => Last::This,
+            ms => when.against(&When::at(ms.cast_signed())),
+        };
+        match seen.and(self.merger.heard.compare(digest, (node, when, false))) {
+            Last::Other => {}
+            Last::Unclear => self.merger.questions.put(entry.chunk),
+            Last::This => {
+                let suspect = self.books.index.is_suspect(digest);
+                self.books.forget(digest);
+                self.books.watch.note(*digest);
+                // A suspect was gone for everybody already.
+                add(&self.shared.counters.vanished, u64::from(!suspect));
+                self.events.extend((!suspect).then_some(Event::Gone { key: *digest, len: entry.chunk.len }));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(at_ms: u64, n: u8) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        format::encode(at_ms, &[Record::Touch(Digest([n; 32]))], &mut bytes);
+        bytes
+    }
+
+    fn news_of(name: &str, times: &[u64]) -> Vec<News> {
+        let bytes: Vec<u8> = times.iter().zip(0..).flat_map(|(at_ms, n)| batch(*at_ms, n)).collect();
+        news(name, format::decode(&bytes).collect(), 30_000)
+    }
+
+    #[test]
+    fn journals_with_one_time_may_tell_of_an_interval_and_others_tell_when_it_was() {
+        let spans = |times: &[u64]| news_of("j/a/1", times).iter().map(|n| (n.from_ms, n.to_ms)).collect::<Vec<_>>();
+        assert_eq!(spans(&[50_000]), [(20_000, 50_000)]);
+        assert_eq!(spans(&[50_000, 50_000]), [(20_000, 50_000); 2]);
+        assert_eq!(spans(&[50_000, 50_250]), [(50_000, 50_000), (50_250, 50_250)]);
+        assert_eq!(spans(&[]), []);
+    }
+
+    #[test]
+    fn what_one_node_did_stays_in_its_order_whatever_its_clock_says() {
+        let mut all = news_of("j/a/1", &[1000, 5000]);
+        all.extend(news_of("j/a/2", &[4000, 7000]));
+        all.extend(news_of("j/b/1", &[3000, 6000]));
+        in_order(&mut all);
+        let told: Vec<(&str, u64)> = all.iter().map(|news| (&*news.node, news.to_ms)).collect();
+        let (a, b) = ("j/a", "j/b");
+        assert_eq!(told, [(a, 1000), (b, 3000), (a, 5000), (a, 5000), (b, 6000), (a, 7000)]);
+        assert_eq!(all[2].records, [Record::Touch(Digest([1; 32]))], "of equals the first first");
+    }
 }

@@ -4,9 +4,11 @@
 //!
 //! Everything here happens in the background: no load, lookup or save waits for it.
 
+mod ask;
 mod bytes;
 mod caveats;
 mod config;
+mod heard;
 mod holder;
 mod journal;
 mod keeper;
@@ -19,6 +21,7 @@ mod snapshot;
 mod sweep;
 mod uploads;
 mod watch;
+mod when;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -27,6 +27,7 @@ pub async fn sweep(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> 
         shared: Arc::clone(shared),
         round: Arc::default(),
         first,
+        began: std::time::Instant::now(),
         began_ms: shared.now_ms(),
         pace: Arc::new(tokio::sync::Mutex::new(Instant::now())),
     };
@@ -59,6 +60,7 @@ struct Sweep {
     shared: Arc<Shared>,
     round: Arc<Mutex<Round>>,
     first: bool,
+    began: std::time::Instant,
     began_ms: u64,
     /// When the next request may go.
     pace: Arc<tokio::sync::Mutex<Instant>>,
@@ -171,7 +173,8 @@ impl Sweep {
             let heard = gone.iter().filter(|entry| !books.index.is_suspect(&entry.chunk.digest));
             let events: Vec<Event> =
                 heard.map(|entry| Event::Gone { key: entry.chunk.digest, len: entry.chunk.len }).collect();
-            gone.iter().for_each(|entry| books.note_absent(entry.chunk.digest));
+            // It may have been saved again when its page had gone by.
+            gone.iter().for_each(|entry| books.note_absent_at(entry.chunk.digest, self.began));
             drop(guard);
             add(&shared.counters.vanished, events.len() as u64);
             shared.tell(&events);
