@@ -390,6 +390,74 @@ fn a_node_that_ends_in_order_hands_over_at_once() {
     assert_eq!(server.keys("kv/.kvtier/lease/").len(), 1, "older epochs are cleared up");
 }
 
+/// A node of several on one bucket for so many chunks, which learns from journals and snapshots alone.
+fn node_of_three(server: &Arc<Server>, evictor: Evictor, term: Duration) -> World {
+    World::over(Arc::clone(server), |config| {
+        let mut config = quick(config).with_capacity(100 * LEN as u64);
+        (config.truth.evictor, config.truth.lease_term) = (evictor, term);
+        config.truth.sweep_every = Duration::from_secs(600);
+        config
+    })
+}
+
+/// Waits until all that other nodes noted is in the snapshot of the one that evicts, and nowhere else.
+fn all_is_in_the_snapshot(evictor: &World, key: &Key) {
+    let reasons = evictor.status().reasons;
+    let node = reasons.iter().find_map(|reason| reason.strip_prefix("this node evicts: ")).unwrap();
+    within(Duration::from_secs(60), "journals are merged and deleted", || {
+        // A snapshot is written when there is news.
+        evictor.load(key, LEN);
+        evictor.server.keys("kv/.kvtier/journal/").iter().all(|name| name.contains(node))
+    });
+}
+
+fn save_in_time(world: &World, n: u64) {
+    within(Duration::from_secs(30), "a save finds room", || world.save(&world.suite.key(n), LEN) == Saved::Stored);
+}
+
+#[test]
+fn who_takes_over_knows_what_third_nodes_used() {
+    let (server, term) = (plain_server(), Duration::from_secs(4));
+    let first = node_of_three(&server, Evictor::Lease, term);
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    let keys: Vec<Key> = (0..90).map(|n| first.suite.key(n)).collect();
+    keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
+    let (second, third) = (node_of_three(&server, Evictor::Lease, term), node_of_three(&server, Evictor::Never, term));
+    keys[..10].iter().for_each(|key| assert_eq!(third.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
+    within(Duration::from_secs(30), "the third says so", || third.count("journaled") >= 10);
+    all_is_in_the_snapshot(&first, &keys[80]);
+    close(first);
+    within(Duration::from_secs(60), "the second evicts", || says(&second, "this node evicts"));
+    (100..130).for_each(|n| save_in_time(&second, n));
+    second.suite.eventually("below the high mark", || second.used() <= 98 * LEN as u64);
+    let is_there = |key: &&Key| server.object(&second.name(key)).is_some();
+    assert_eq!(keys[..10].iter().filter(is_there).count(), 10, "what the third used last stays");
+    let left = keys[10..30].iter().filter(is_there).count();
+    assert!(left <= 2, "the oldest go, and {left} of 20 are left");
+}
+
+#[test]
+fn a_take_over_brings_back_nothing_that_went_and_counts_all_that_came() {
+    let (server, term) = (plain_server(), Duration::from_secs(20));
+    let first = node_of_three(&server, Evictor::Lease, term);
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    let keys: Vec<Key> = (0..31).map(|n| first.suite.key(n)).collect();
+    keys[..20].iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
+    let (second, third) = (node_of_three(&server, Evictor::Lease, term), node_of_three(&server, Evictor::Never, term));
+    keys[20..30].iter().for_each(|key| assert_eq!(third.save(key, LEN), Saved::Stored));
+    within(Duration::from_secs(30), "the third says so", || third.count("journaled") >= 10);
+    all_is_in_the_snapshot(&first, &keys[1]);
+    assert_eq!(second.used(), 20 * LEN as u64, "it reads the journal of the evictor alone");
+    close(first);
+    // While nobody evicts.
+    assert_eq!(second.suite.remove(&Arc::from([keys[3].clone()])).removed, 1);
+    assert_eq!(second.save(&keys[30], LEN), Saved::Stored);
+    within(Duration::from_secs(60), "the second evicts", || says(&second, "this node evicts"));
+    within(Duration::from_secs(30), "it knows all, and no more", || second.used() == 30 * LEN as u64);
+    assert_eq!(second.in_bucket(), 30 * LEN as u64);
+    assert_eq!(second.lookup(&keys[3]), Presence::Miss);
+}
+
 #[test]
 fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
     let server = plain_server();

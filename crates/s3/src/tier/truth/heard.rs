@@ -46,6 +46,11 @@ impl Heard {
         self.young.insert(digest, Word { node: Arc::clone(node), when, there });
     }
 
+    /// When the chunk went, if that is what was heard last.
+    pub fn gone(&self, digest: &Digest) -> Option<When> {
+        self.word(digest).filter(|word| !word.there).map(|word| word.when)
+    }
+
     fn word(&self, digest: &Digest) -> Option<&Word> {
         self.young.get(digest).or_else(|| self.old.get(digest))
     }
@@ -66,8 +71,11 @@ mod tests {
         assert_eq!(heard.compare(&chunk, (&b, When::at(90_000), false)), Last::Other);
         assert_eq!(heard.compare(&chunk, (&b, When::at(110_000), false)), Last::This);
         assert_eq!(heard.compare(&chunk, (&b, When::at(90_000), true)), Last::This, "it says the same");
+        assert_eq!(heard.gone(&chunk), None);
         heard.note(chunk, (&b, When::at(90_000), false));
         assert_eq!(heard.compare(&chunk, (&b, When::at(90_000), false)), Last::Other, "the later word stays");
+        heard.note(chunk, (&b, When::at(120_000), false));
+        assert_eq!(heard.gone(&chunk), Some(When::at(120_000)));
     }
 
     #[test]

@@ -119,6 +119,7 @@ impl Player {
     /// We hold it: older epochs mean nothing any more, and what waits for room is looked after.
     async fn took_over(&self, epoch: u64, entries: &[Entry]) {
         self.shared.truth.told().holder = Some(self.shared.truth.node.clone());
+        self.shared.truth.took_over.notify_one();
         let paths = &self.shared.truth.paths;
         let older = |entry: &&Entry| paths.epoch(&entry.key).is_some_and(|other| other < epoch);
         let older: Vec<&str> = entries.iter().filter(older).map(|entry| entry.key.as_str()).collect();

@@ -81,6 +81,11 @@ impl Journal {
         Some((waiting.next, records))
     }
 
+    /// What is still to be written, in its order.
+    pub fn waiting_records(&self) -> Vec<Record> {
+        self.waiting().records.iter().map(|noted| noted.record).collect()
+    }
+
     /// The object's bytes. `at_ms` is now, in Unix milliseconds by the store's clock.
     pub fn encode(&self, at_ms: u64, records: &[Noted]) -> Vec<u8> {
         encode((at_ms, self.now_ms()), records)

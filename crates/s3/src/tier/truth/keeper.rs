@@ -1,10 +1,11 @@
 //! What has to be done now and then: write the journal, bring those of others in, write the index to the bucket.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::merge::Merger;
-use super::{bytes, caveats, holder, snapshot, sweep, uploads};
+use super::merge::{self, Merger};
+use super::{ANY, FIRST, bytes, caveats, holder, snapshot, sweep, uploads};
 use crate::Put;
 use crate::tier::counters::add;
 use crate::tier::shared::Shared;
@@ -28,11 +29,18 @@ pub async fn keep(shared: Arc<Shared>) {
         // One page, to see whether there are names of an older form.
         return sweep::peek(&shared).await;
     }
-    let mut keeper = Keeper { merger: Merger::default(), snapshot: (Instant::now(), 0), merged: 0, shared };
-    let known_ms = keeper.start().await;
-    let listing = tokio::spawn(list(Arc::clone(&keeper.shared), known_ms));
-    while !keeper.shared.gate.is_closed() {
-        tokio::time::sleep(keeper.shared.truth.config.journal_every).await;
+    let every = shared.truth.config.journal_every;
+    let mut keeper = Keeper::new(Arc::clone(&shared));
+    keeper.start().await;
+    let listing = tokio::spawn(list(Arc::clone(&shared), keeper.known_ms));
+    let mut due = tokio::time::Instant::now() + every;
+    while !shared.gate.is_closed() {
+        // Who takes over does so at once.
+        if tokio::time::timeout_at(due, shared.truth.took_over.notified()).await.is_ok() {
+            keeper.catch_up().await;
+            continue;
+        }
+        due = tokio::time::Instant::now() + every;
         keeper.round().await;
     }
     listing.abort();
@@ -69,7 +77,7 @@ pub async fn look_around(shared: Arc<Shared>) {
 pub async fn farewell(shared: &Shared) {
     told(shared, "journal", flush(shared).await);
     if shared.truth.may_evict(shared.now_ms()) {
-        told(shared, "snapshot", snapshot::write(shared).await);
+        told(shared, "snapshot", snapshot::write(shared).await.map(drop));
     }
     told(shared, "lease", holder::give_up(shared).await);
 }
@@ -103,36 +111,85 @@ struct Keeper {
     snapshot: (Instant, u64),
     /// How many records of others were merged.
     merged: u64,
+    /// When the snapshot was taken that was read or written last.
+    known_ms: Option<u64>,
+    /// The epoch of ours for which the snapshot was read again.
+    epoch: u64,
 }
 
 impl Keeper {
-    /// The snapshot and the journals, once the store answers. Answers when the snapshot was taken.
-    async fn start(&mut self) -> Option<u64> {
+    fn new(shared: Arc<Shared>) -> Self {
+        let snapshot = (Instant::now(), 0);
+        Keeper { merger: Merger::default(), snapshot, merged: 0, known_ms: None, epoch: FIRST, shared }
+    }
+
+    /// The snapshot and the journals, once the store answers.
+    async fn start(&mut self) {
         while !self.shared.gate.is_closed() {
             let journals = self.shared.truth.paths.journals();
-            let read = match snapshot::read(&self.shared).await {
+            let read = match snapshot::read(&self.shared, self.known_ms, self.merger.heard()).await {
                 Ok(known_ms) => self.merger.merge(&self.shared, &journals).await.map(|_| known_ms),
                 Err(e) => Err(e),
             };
             match read {
-                Ok(known_ms) => return known_ms,
+                Ok(known_ms) => return self.known_ms = known_ms,
                 Err(e) => {
                     let again = e.is_retryable();
                     drop(self.shared.error("restore", None, e));
                     // Denied, or no name for it under this prefix: the listing tells all but the order of use.
                     if !again {
-                        return None;
+                        return;
                     }
                 }
             }
+            // It may take long, and the cap is to be kept.
+            self.shared.truth.caught_up.store(ANY, Ordering::Relaxed);
             tokio::time::sleep(PAUSE).await;
         }
-        None
+    }
+
+    /// Who has just taken over learns in which order chunks were used: of what third nodes noted, the evictor before put most into its
+    /// snapshot, and deleted the journals. Then it may delete. `false`: the snapshot is to be read again later.
+    async fn catch_up(&mut self) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let held = shared.truth.lease().held(shared.now_ms());
+        let Some(epoch) = held.filter(|epoch| *epoch != self.epoch) else { return true };
+        let read = self.read_again().await;
+        // What cannot be learned is not waited for.
+        shared.truth.caught_up.store(epoch, Ordering::Relaxed);
+        shared.outbox.ring();
+        shared.freed.notify_waiters();
+        match read {
+            Err(e) if e.is_retryable() => {
+                drop(shared.error("restore", None, e));
+                return false;
+            }
+            Err(e) => drop(shared.error("restore", None, e)),
+            Ok(()) => {}
+        }
+        self.epoch = epoch;
+        true
+    }
+
+    /// The last snapshot and all journals; the order is that of the snapshot, and on top of it all use since that is known.
+    async fn read_again(&mut self) -> crate::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let read_ms = snapshot::read(&shared, self.known_ms, self.merger.heard()).await?;
+        self.merge(&shared.truth.paths.journals()).await;
+        if let Some(at_ms) = read_ms.filter(|_| read_ms != self.known_ms) {
+            // Its writer had not heard of what nodes had not written yet.
+            let since_ms = at_ms.saturating_sub((2 * shared.truth.config.journal_every).as_millis() as u64);
+            self.merger.again(&shared, since_ms).await?;
+            merge::use_again(&shared, &shared.truth.journal.waiting_records());
+            self.known_ms = read_ms;
+        }
+        Ok(())
     }
 
     async fn round(&mut self) {
         let shared = Arc::clone(&self.shared);
         told(&shared, "journal", flush(&shared).await);
+        let caught_up = self.catch_up().await;
         let leads = shared.truth.may_evict(shared.now_ms());
         let directory = match shared.truth.holder() {
             _ if leads => Some(shared.truth.paths.journals()),
@@ -140,17 +197,22 @@ impl Keeper {
             None => None,
         };
         if let Some(directory) = directory {
-            match self.merger.merge(&shared, &directory).await {
-                Ok(records) => {
-                    self.merged += records as u64;
-                    shared.outbox.ring();
-                }
-                Err(e) => drop(shared.error("journal", None, e)),
-            }
+            self.merge(&directory).await;
             self.merger.ask(&shared).await;
         }
-        if leads && self.is_snapshot_due() {
+        // One whose order is not known is not written over.
+        if leads && caught_up && self.is_snapshot_due() {
             told(&shared, "snapshot", self.snapshot().await);
+        }
+    }
+
+    async fn merge(&mut self, directory: &str) {
+        match self.merger.merge(&self.shared, directory).await {
+            Ok(records) => {
+                self.merged += records as u64;
+                self.shared.outbox.ring();
+            }
+            Err(e) => drop(self.shared.error("journal", None, e)),
         }
     }
 
@@ -166,7 +228,7 @@ impl Keeper {
     /// Writes the index, and deletes the journals that are in it.
     async fn snapshot(&mut self) -> crate::Result<()> {
         let (shared, known) = (Arc::clone(&self.shared), self.known());
-        snapshot::write(&shared).await?;
+        self.known_ms = Some(snapshot::write(&shared).await?);
         self.snapshot = (Instant::now(), known);
         let age_s = AGE_CUT_S + (JOURNALS_STAY * shared.truth.config.journal_every).as_secs().cast_signed();
         let own = shared.truth.paths.journals_of(&shared.truth.node);

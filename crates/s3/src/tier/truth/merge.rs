@@ -12,7 +12,7 @@ use super::ask::Questions;
 use super::bytes;
 use super::heard::Heard;
 use super::journal::OBJECT_BYTES_MAX;
-use super::round::SOME;
+use super::round::{SOME, make_recent};
 use super::when::{Last, When};
 use crate::tier::books::Books;
 use crate::tier::counters::add;
@@ -46,19 +46,11 @@ impl Merger {
     /// Takes in what lies in `directory` and was not read before; answers how many records. The node's own journal is not read: its
     /// index knows.
     pub async fn merge(&mut self, shared: &Shared, directory: &str) -> crate::Result<usize> {
-        let own = shared.truth.paths.journals_of(&shared.truth.node);
-        self.listed = bytes::list(&shared.client, directory).await?;
-        let listed: HashSet<&String> = self.listed.0.iter().map(|entry| &entry.key).collect();
-        self.read.retain(|name| listed.contains(name));
-        let new = |entry: &&Entry| !self.read.contains(&entry.key) && !entry.key.starts_with(&own);
-        let mut new: Vec<String> = self.listed.0.iter().filter(new).map(|e| e.key.clone()).collect();
-        // Some stores list in no order; that of a node's objects is that of what it did.
-        new.sort_unstable();
-        new.truncate(OBJECTS_MAX);
+        self.list(shared, directory).await?;
         let (mut all, mut failed) = (Vec::new(), None);
-        for name in new {
+        for name in self.names(shared, |known, _| !known) {
             match read(shared, &shared.client, &name).await {
-                Ok(batches) => all.extend(news(&name, batches, shared.truth.config.journal_every.as_millis() as u64)),
+                Ok(batches) => all.extend(news(shared, &name, batches)),
                 Err(e) => {
                     // What was read before it counts all the same: it is read but once.
                     failed = Some(e);
@@ -71,6 +63,50 @@ impl Merger {
         let count = self.take_in(shared, &all);
         add(&shared.counters.merged, count as u64);
         failed.map_or(Ok(count), Err)
+    }
+
+    /// All use that journals tell of since then (Unix milliseconds by the store's clock), the node's own too, gives the order once more.
+    pub async fn again(&mut self, shared: &Shared, since_ms: u64) -> crate::Result<()> {
+        self.list(shared, &shared.truth.paths.journals()).await?;
+        // Times of the store are cut to seconds.
+        let since = |entry: &Entry| (entry.modified + 1).saturating_mul(1000) >= since_ms.cast_signed();
+        let mut all = Vec::new();
+        for name in self.names(shared, |_, entry| since(entry)) {
+            // Deleted meanwhile, or not to be had: some order is better than none.
+            match read(shared, &shared.client, &name).await {
+                Ok(batches) => all.extend(news(shared, &name, batches)),
+                Err(e) => drop(shared.error("journal", None, e)),
+            }
+        }
+        in_order(&mut all);
+        all.retain(|news| news.to_ms >= since_ms);
+        let used = all.iter().flat_map(|news| &news.records);
+        use_again(shared, &used.copied().collect::<Vec<Record>>());
+        Ok(())
+    }
+
+    async fn list(&mut self, shared: &Shared, directory: &str) -> crate::Result<()> {
+        self.listed = bytes::list(&shared.client, directory).await?;
+        let listed: HashSet<&String> = self.listed.0.iter().map(|entry| &entry.key).collect();
+        self.read.retain(|name| listed.contains(name));
+        Ok(())
+    }
+
+    /// The names of some of what lies there: `wanted` is told whether it is known already.
+    fn names(&self, shared: &Shared, wanted: impl Fn(bool, &Entry) -> bool) -> Vec<String> {
+        let own = shared.truth.paths.journals_of(&shared.truth.node);
+        let known = |entry: &Entry| self.read.contains(&entry.key) || entry.key.starts_with(&own);
+        let wanted = self.listed.0.iter().filter(|entry| wanted(known(entry), entry));
+        let mut names: Vec<String> = wanted.map(|entry| entry.key.clone()).collect();
+        // Some stores list in no order; that of a node's objects is that of what it did.
+        names.sort_unstable();
+        names.truncate(OBJECTS_MAX);
+        names
+    }
+
+    /// What was heard of chunks.
+    pub fn heard(&self) -> &Heard {
+        &self.heard
     }
 
     /// Asks the bucket what journals left open.
@@ -131,7 +167,11 @@ async fn read(shared: &Shared, client: &Client, name: &str) -> crate::Result<Vec
 }
 
 /// The batches of an object, and when what they tell of happened.
-fn news(name: &str, batches: Vec<Batch>, every_ms: u64) -> Vec<News> {
+fn news(shared: &Shared, name: &str, batches: Vec<Batch>) -> Vec<News> {
+    placed(name, batches, shared.truth.config.journal_every.as_millis() as u64)
+}
+
+fn placed(name: &str, batches: Vec<Batch>, every_ms: u64) -> Vec<News> {
     let node: Arc<str> = name.rsplit_once('/').map_or(name, |(node, _)| node).into();
     // Builds before this one tell everything under the time at which they wrote it, up to an interval later; so may one that had nothing to
     // tell at any other time.
@@ -155,6 +195,19 @@ fn in_order(all: &mut [News]) {
         *last_ms = news.to_ms;
     }
     all.sort_by_key(|news| news.to_ms);
+}
+
+/// Chunks that were used or saved become the most recent, in that order, as if they came now.
+pub fn use_again(shared: &Shared, records: &[Record]) {
+    for some in records.chunks(SOME) {
+        let mut books = shared.books();
+        let slot = |record: &Record| match record {
+            Record::Touch(digest) | Record::Insert(Chunk { digest, .. }) => books.index.slot(digest),
+            _ => None,
+        };
+        let slots: Vec<u32> = some.iter().filter_map(slot).collect();
+        make_recent(&mut books.index, &slots);
+    }
 }
 
 /// Where what others noted is taken over, as far as it is not older than what is known here.
@@ -248,7 +301,7 @@ mod tests {
 
     fn news_of(name: &str, times: &[u64]) -> Vec<News> {
         let bytes: Vec<u8> = times.iter().zip(0..).flat_map(|(at_ms, n)| batch(*at_ms, n)).collect();
-        news(name, format::decode(&bytes).collect(), 30_000)
+        placed(name, format::decode(&bytes).collect(), 30_000)
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod uploads;
 mod watch;
 mod when;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -31,6 +31,7 @@ use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, Index, Refusal, Reserve, Want};
 use kvtier_key::Digest;
 use tokio::runtime::Runtime;
+use tokio::sync::Notify;
 
 pub use config::{Evictor, TruthConfig};
 pub use watch::Watch;
@@ -64,7 +65,18 @@ pub struct Truth {
     /// Whether there is a cap: without one nobody counts, evicts or notes anything.
     capped: bool,
     over: AtomicBool,
+    /// When the last whole listing began, by the tier's clock.
+    listed_ms: AtomicI64,
+    /// The epoch of ours for which the order of use that others left was looked for: nothing is deleted before.
+    caught_up: AtomicU64,
+    /// Told when the lease became ours.
+    took_over: Notify,
 }
+
+/// The first of all epochs: nobody evicted before.
+const FIRST: u64 = 1;
+/// In place of an epoch: whoever holds the lease deletes at once.
+const ANY: u64 = u64::MAX;
 
 /// What an operator should know.
 #[derive(Debug, Default)]
@@ -94,16 +106,25 @@ impl Truth {
             writing: tokio::sync::Mutex::default(),
             capped,
             over: AtomicBool::new(false),
+            listed_ms: AtomicI64::new(i64::MIN),
+            caught_up: AtomicU64::new(FIRST),
+            took_over: Notify::new(),
         }
     }
 
     /// Whether this node deletes what has to go; `now_ms` of the tier's clock.
     pub fn may_evict(&self, now_ms: u64) -> bool {
         match self.config.evictor {
-            Evictor::Lease => self.lease().may_act(now_ms),
+            Evictor::Lease => self.lease().held(now_ms).is_some_and(|epoch| self.has_caught_up(epoch)),
             Evictor::Single => true,
             Evictor::Never => false,
         }
+    }
+
+    /// Whether it is known in which order chunks were used when this epoch of ours began, or cannot be known.
+    fn has_caught_up(&self, epoch: u64) -> bool {
+        let caught_up = self.caught_up.load(Ordering::Relaxed);
+        epoch == FIRST || caught_up == epoch || caught_up == ANY
     }
 
     /// Room for a save of a node that does not evict, of a tenant that may have so much. While another node does, this one's reckoning may

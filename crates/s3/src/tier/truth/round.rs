@@ -19,11 +19,29 @@ pub struct Listed {
     pub tenant: TenantId,
 }
 
+/// Some slots, a bit for each that there may be.
+#[derive(Debug, Default)]
+pub struct Slots(Vec<u64>);
+
+impl Slots {
+    pub fn add(&mut self, slot: u32) {
+        let at = slot as usize / 64;
+        if self.0.len() <= at {
+            self.0.resize((at + 1).next_power_of_two(), 0);
+        }
+        self.0[at] |= 1 << (slot % 64);
+    }
+
+    pub fn has(&self, slot: u32) -> bool {
+        self.0.get(slot as usize / 64).is_some_and(|bits| bits >> (slot % 64) & 1 == 1)
+    }
+}
+
 /// A listing under way.
 #[derive(Debug, Default)]
 pub struct Round {
-    /// A bit for each slot whose chunk was listed.
-    seen: Vec<u64>,
+    /// The slots whose chunks were listed.
+    seen: Slots,
     /// When what was new was written, in seconds, and its slot.
     new: Vec<(u32, u32)>,
     /// More changed meanwhile than could be noted: what is listed proves nothing.
@@ -50,7 +68,7 @@ impl Round {
             }
             // Not to be trusted, or on its way out: what is known is newer than the page.
             None if index.is_known(digest) => {
-                index.slot(digest).into_iter().for_each(|slot| self.mark(slot));
+                index.slot(digest).into_iter().for_each(|slot| self.seen.add(slot));
                 return None;
             }
             None => {
@@ -60,7 +78,7 @@ impl Round {
                 (slot, true)
             }
         };
-        self.mark(slot);
+        self.seen.add(slot);
         Some((slot, new))
     }
 
@@ -80,7 +98,7 @@ impl Round {
         let page = index.keys_page(from, SOME);
         // Suspects too: what was set aside by others is not paid for any more.
         let unlisted = |index: &Index, digest: &Digest| {
-            index.slot(digest).is_some_and(|slot| !self.is_marked(slot) && !is_young(slot))
+            index.slot(digest).is_some_and(|slot| !self.seen.has(slot) && !is_young(slot))
         };
         let mut gone = Vec::new();
         for Chunk { digest, .. } in &page.chunks {
@@ -95,15 +113,14 @@ impl Round {
     /// is known when that was before `known_ms` (Unix time), else behind; what was used or saved meanwhile comes last.
     pub fn order(&mut self, index: &Index, watch: &Watch, known_ms: Option<u64>) -> Vec<u32> {
         self.new.sort_unstable();
-        let mut is_new = vec![0u64; self.seen.len()];
-        self.new.iter().for_each(|(_, slot)| is_new[*slot as usize / 64] |= 1 << (slot % 64));
-        let new = |slot: &u32| is_new.get(*slot as usize / 64).is_some_and(|bits| bits >> (slot % 64) & 1 == 1);
+        let mut new = Slots::default();
+        self.new.iter().for_each(|(_, slot)| new.add(*slot));
         let used = |slot: &u32| index.chunks_at(&[*slot]).any(|chunk| watch.has(&chunk.digest));
         let is_old = |at_s: u32| known_ms.is_some_and(|known| u64::from(at_s) * 1000 <= known);
         let (last, before): (Vec<u32>, Vec<u32>) = index.order().into_iter().partition(used);
         let discovered =
             |old: bool| self.new.iter().filter(move |(at_s, _)| is_old(*at_s) == old).map(|(_, slot)| *slot);
-        let known = before.into_iter().filter(|slot| !new(slot));
+        let known = before.into_iter().filter(|slot| !new.has(*slot));
         let still = |slot: &u32| !used(slot);
         discovered(true).filter(still).chain(known).chain(discovered(false).filter(still)).chain(last).collect()
     }
@@ -117,18 +134,6 @@ impl Round {
     /// Whether it told everything.
     pub fn is_whole(&self) -> bool {
         !self.blind
-    }
-
-    fn mark(&mut self, slot: u32) {
-        let at = slot as usize / 64;
-        if self.seen.len() <= at {
-            self.seen.resize((at + 1).next_power_of_two(), 0);
-        }
-        self.seen[at] |= 1 << (slot % 64);
-    }
-
-    fn is_marked(&self, slot: u32) -> bool {
-        self.seen.get(slot as usize / 64).is_some_and(|bits| bits >> (slot % 64) & 1 == 1)
     }
 }
 

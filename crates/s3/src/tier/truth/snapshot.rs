@@ -3,15 +3,20 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use kvtier_index::snapshot::{self as format, FRAME_CHUNKS_MAX, Writer};
-use kvtier_index::{Chunk, End};
+use kvtier_index::{Chunk, End, Inserted};
+use kvtier_key::Digest;
 use tokio::task::JoinHandle;
 
 use super::bytes;
+use super::heard::Heard;
 use super::manifest::{self, Manifest};
-use super::round::{SOME, make_recent};
+use super::round::{SOME, Slots, make_recent};
+use super::when::{Last, When};
 use crate::Put;
+use crate::tier::books::Books;
 use crate::tier::counters::add;
 use crate::tier::shared::Shared;
 
@@ -22,8 +27,8 @@ const PART_BYTES_MAX: usize = PART_CHUNKS * 64 + 4096;
 /// How many parts are on their way at a time while a snapshot is read.
 const AHEAD: usize = 4;
 
-/// Writes the index as it is now, in the order of use. It is locked for some chunks at a time.
-pub async fn write(shared: &Shared) -> crate::Result<()> {
+/// Writes the index as it is now, in the order of use. It is locked for some chunks at a time. Answers when that was.
+pub async fn write(shared: &Shared) -> crate::Result<u64> {
     let at_ms = shared.truth.server_ms(&shared.client);
     let mut order = shared.books().index.order();
     order.reverse();
@@ -45,7 +50,8 @@ pub async fn write(shared: &Shared) -> crate::Result<()> {
     }
     bytes::put(&shared.client, &shared.truth.paths.snapshot(), manifest.encode(), &Put::default()).await?;
     add(&shared.counters.snapshots, 1);
-    tidy(shared, &manifest).await
+    tidy(shared, &manifest).await?;
+    Ok(at_ms)
 }
 
 /// Deletes the parts of older snapshots.
@@ -61,8 +67,9 @@ async fn tidy(shared: &Shared, manifest: &Manifest) -> crate::Result<()> {
     Ok(())
 }
 
-/// Enters what the last snapshot tells. Answers when it was taken; `None` when there is none, or none that can be read, which is said.
-pub async fn read(shared: &Arc<Shared>) -> crate::Result<Option<u64>> {
+/// Enters what the last snapshot tells, unless it is the one taken at `known_ms`: its order is that of the index then, and what was there and
+/// is not in it comes behind, as it was. Answers when it was taken; `None` when there is none, or none that can be read, which is said.
+pub async fn read(shared: &Arc<Shared>, known_ms: Option<u64>, heard: &Heard) -> crate::Result<Option<u64>> {
     for _ in 0..2 {
         let Some(bytes) = bytes::get(&shared.client, &shared.truth.paths.snapshot(), manifest::BYTES_MAX).await? else {
             return Ok(None);
@@ -72,10 +79,20 @@ pub async fn read(shared: &Arc<Shared>) -> crate::Result<Option<u64>> {
             Ok(manifest) => return Ok(ignored(shared, format!("it is of layout {}", manifest.layout))),
             Err(why) => return Ok(ignored(shared, why.to_string())),
         };
+        if known_ms == Some(manifest.at_ms) {
+            return Ok(known_ms);
+        }
         for (id, name) in &manifest.tenants {
             shared.books().note_tenant(*id, name);
         }
-        match enter(shared, &manifest).await? {
+        let before = shared.books().index.order();
+        let mut base = Base { heard, taken: taken(shared, &manifest), slots: Slots::default() };
+        let entered = enter(shared, &manifest, &mut base).await;
+        // Of one that was read in part the least recent came last: all is as it was before.
+        let is_whole = matches!(entered, Ok(Ok(())));
+        let stays: Vec<u32> = before.into_iter().filter(|slot| !is_whole || !base.slots.has(*slot)).collect();
+        stays.chunks(SOME).for_each(|slots| make_recent(&mut shared.books().index, slots));
+        match entered? {
             Ok(()) => return Ok(Some(manifest.at_ms)),
             // A newer one took its place while it was read, and its parts are gone.
             Err(Missing) => continue,
@@ -95,10 +112,68 @@ fn ignored(shared: &Shared, why: String) -> Option<u64> {
 /// A part is not there.
 struct Missing;
 
+/// When a snapshot was taken. What went shortly before may be in it: its writer had not heard of that.
+fn taken(shared: &Shared, manifest: &Manifest) -> When {
+    let every_ms = shared.truth.config.journal_every.as_millis() as u64;
+    When::between(shared, manifest.at_ms.saturating_sub(every_ms), manifest.at_ms)
+}
+
+/// A snapshot on its way into the index.
+struct Base<'a> {
+    heard: &'a Heard,
+    taken: When,
+    /// Of the chunks that are in it.
+    slots: Slots,
+}
+
+impl Base<'_> {
+    /// Whether a chunk that is in it and unknown here went since, as far as can be told.
+    fn is_gone(&self, shared: &Shared, books: &Books, digest: &Digest) -> bool {
+        let absent = books.absent_for(digest).map(|ago| When::ago(shared, ago));
+        let went =
+            absent.into_iter().chain(self.heard.gone(digest)).any(|when| self.taken.against(&when) != Last::This);
+        // A listing that began later would have shown it.
+        went || shared.truth.listed_ms.load(Ordering::Relaxed) > self.taken.to_ms
+    }
+
+    /// Enters a part's chunks as the most recent; whether it was whole.
+    fn enter(&mut self, shared: &Shared, bytes: &[u8]) -> bool {
+        let mut pieces = format::decode(bytes);
+        let chunks: Vec<Vec<Chunk>> = pieces.by_ref().collect();
+        let all: Vec<&Chunk> = chunks.iter().flatten().collect();
+        let mut restored = 0;
+        for some in all.rchunks(SOME) {
+            let mut books = shared.books();
+            some.iter().rev().for_each(|chunk| restored += u64::from(self.one(shared, &mut books, chunk)));
+        }
+        add(&shared.counters.restored, restored);
+        pieces.end() == Some(End::Clean)
+    }
+
+    /// Enters one; whether it was unknown.
+    fn one(&mut self, shared: &Shared, books: &mut Books, chunk: &Chunk) -> bool {
+        let digest = &chunk.digest;
+        // What is known already was learned since: the order alone is taken over.
+        if books.index.is_known(digest) {
+            let known = books.index.slot(digest);
+            known.into_iter().for_each(|slot| self.slots.add(slot));
+            make_recent(&mut books.index, known.as_slice());
+            return false;
+        }
+        // What has no name yet comes with the listing.
+        if !shared.names.is_own() || books.watch.has(digest) || self.is_gone(shared, books, digest) {
+            return false;
+        }
+        let Inserted::New(slot) = books.hear_of(*chunk) else { return false };
+        self.slots.add(slot);
+        true
+    }
+}
+
 type Part = JoinHandle<crate::Result<Option<Vec<u8>>>>;
 
 /// Reads the parts, the least recent first, some of them ahead.
-async fn enter(shared: &Arc<Shared>, manifest: &Manifest) -> crate::Result<Result<(), Missing>> {
+async fn enter(shared: &Arc<Shared>, manifest: &Manifest, base: &mut Base<'_>) -> crate::Result<Result<(), Missing>> {
     let mut names = manifest.parts.iter().rev().map(|(part, _)| shared.truth.paths.part(part));
     let fetch = |name: String| -> Part {
         let client = shared.client.clone();
@@ -109,31 +184,9 @@ async fn enter(shared: &Arc<Shared>, manifest: &Manifest) -> crate::Result<Resul
         let bytes = part.await.map_err(|_| crate::Error::new(crate::ErrorKind::Io, "the tier is ending"))??;
         let Some(bytes) = bytes else { return Ok(Err(Missing)) };
         ahead.extend(names.next().map(fetch));
-        if !enter_part(shared, &bytes) {
+        if !base.enter(shared, &bytes) {
             ignored(shared, "some of it is damaged or of a newer build".into());
         }
     }
     Ok(Ok(()))
-}
-
-/// Enters a part's chunks as the most recent; whether it was whole.
-fn enter_part(shared: &Shared, bytes: &[u8]) -> bool {
-    let mut pieces = format::decode(bytes);
-    let chunks: Vec<Vec<Chunk>> = pieces.by_ref().collect();
-    let all: Vec<&Chunk> = chunks.iter().flatten().collect();
-    let mut restored = 0;
-    for some in all.rchunks(SOME) {
-        let mut books = shared.books();
-        for chunk in some.iter().rev() {
-            // What is known already was learned since, and what has no name yet comes with the listing: the order alone is taken over.
-            if books.index.is_known(&chunk.digest) || books.watch.has(&chunk.digest) || !shared.names.is_own() {
-                let known = books.index.slot(&chunk.digest);
-                make_recent(&mut books.index, known.as_slice());
-            } else if matches!(books.hear_of(**chunk), kvtier_index::Inserted::New(_)) {
-                restored += 1;
-            }
-        }
-    }
-    add(&shared.counters.restored, restored);
-    pieces.end() == Some(End::Clean)
 }

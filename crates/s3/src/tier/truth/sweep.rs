@@ -1,5 +1,6 @@
 //! Lists the bucket: the authority on what is in it. In the background, the first time as fast as it goes, then now and then.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ pub async fn sweep(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> 
     books.watch.end();
     if whole {
         books.listed = true;
+        shared.truth.listed_ms.store(sweep.began_ms.cast_signed(), Ordering::Relaxed);
         add(&shared.counters.sweeps, 1);
     }
     whole
