@@ -44,18 +44,12 @@ pub struct Round {
     seen: Slots,
     /// When what was new was written, in seconds, and its slot.
     new: Vec<(u32, u32)>,
-    /// More changed meanwhile than could be noted: what is listed proves nothing.
-    blind: bool,
 }
 
 impl Round {
     /// Takes in a page. Answers for each chunk its slot, and whether it was unknown before; nothing for what the page is too old for.
     pub fn page(&mut self, index: &mut Index, watch: &Watch, found: &[Listed]) -> Vec<Option<(u32, bool)>> {
-        self.blind |= watch.is_blind();
-        found
-            .iter()
-            .map(|listed| (!self.blind && !watch.has(&listed.digest)).then(|| self.one(index, listed))?)
-            .collect()
+        found.iter().map(|listed| (!watch.has(&listed.digest)).then(|| self.one(index, listed))?).collect()
     }
 
     fn one(&mut self, index: &mut Index, Listed { digest, len, modified, tenant }: &Listed) -> Option<(u32, bool)> {
@@ -86,15 +80,11 @@ impl Round {
     /// go on.
     /// What `is_young` says of a slot stays: some stores list what was written a moment ago only later.
     pub fn drop_unlisted(
-        &mut self,
+        &self,
         index: &mut Index,
         watch: &Watch,
         (from, is_young): (Cursor, impl Fn(u32) -> bool),
     ) -> (Vec<Entry>, Option<Cursor>) {
-        self.blind |= watch.is_blind();
-        if self.blind {
-            return (Vec::new(), None);
-        }
         let page = index.keys_page(from, SOME);
         // Suspects too: what was set aside by others is not paid for any more.
         let unlisted = |index: &Index, digest: &Digest| {
@@ -129,11 +119,6 @@ impl Round {
     pub fn discovered(&mut self) -> Vec<u32> {
         self.new.sort_unstable();
         self.new.iter().map(|(_, slot)| *slot).collect()
-    }
-
-    /// Whether it told everything.
-    pub fn is_whole(&self) -> bool {
-        !self.blind
     }
 }
 
@@ -170,7 +155,7 @@ mod tests {
         let _ = index.insert(Chunk::new(digest(n), 10, 10));
     }
 
-    fn finish(round: &mut Round, index: &mut Index, watch: &Watch) -> Vec<Digest> {
+    fn finish(round: &Round, index: &mut Index, watch: &Watch) -> Vec<Digest> {
         let (mut gone, mut from) = (Vec::new(), Some(Cursor::default()));
         while let Some(at) = from {
             let (some, next) = round.drop_unlisted(index, watch, (at, |_| false));
@@ -192,7 +177,7 @@ mod tests {
         let longer = Listed { len: 99, ..listed(1, 1) };
         let told = round.page(&mut index, &watch, &[listed(0, 1), longer, listed(7, 1)]);
         assert_eq!(told.iter().map(|told| told.unwrap().1).collect::<Vec<_>>(), [false, false, true]);
-        assert_eq!(finish(&mut round, &mut index, &watch), [digest(2)]);
+        assert_eq!(finish(&round, &mut index, &watch), [digest(2)]);
         assert_eq!(index.get(&digest(1)).unwrap().chunk.len, 99);
         let usage = index.usage();
         assert_eq!((usage.used, usage.entries), (10 + 99 + 10, 3));
@@ -202,7 +187,7 @@ mod tests {
     fn what_was_seen_a_moment_ago_stays_though_it_is_not_listed_yet() {
         let (mut index, watch) = index();
         (0..2).for_each(|n| know(&mut index, n));
-        let (mut round, young) = (Round::default(), index.get(&digest(1)).unwrap().slot);
+        let (round, young) = (Round::default(), index.get(&digest(1)).unwrap().slot);
         let (gone, _) = round.drop_unlisted(&mut index, &watch, (Cursor::default(), |slot| slot == young));
         assert_eq!(gone.iter().map(|entry| entry.chunk.digest).collect::<Vec<_>>(), [digest(0)]);
     }
@@ -221,7 +206,7 @@ mod tests {
         let victim = index.squeeze(0, 10)[0].chunk.digest;
         let told = round.page(&mut index, &watch, &[listed(0, 1), listed(1, 1), listed(2, 1)]);
         assert!(told.iter().all(Option::is_none) && index.is_leaving(&victim), "a page brings no victim back");
-        assert_eq!(finish(&mut round, &mut index, &watch), []);
+        assert_eq!(finish(&round, &mut index, &watch), []);
         assert!(index.get(&digest(0)).is_none(), "what was deleted stays so");
         assert!(index.get(&digest(5)).is_some(), "what was saved stays so");
         assert_eq!(index.get(&digest(1)).map(|e| e.chunk.len), Some(50));
@@ -249,13 +234,19 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_that_cannot_follow_the_changes_proves_nothing() {
+    fn a_listing_counts_however_much_changes_meanwhile() {
         let (mut index, mut watch) = index();
         (0..3).for_each(|n| know(&mut index, n));
         let mut round = Round::default();
         (0..=1u64 << 20).for_each(|n| watch.note(Digest::of("more", &n.to_le_bytes())));
-        assert_eq!(round.page(&mut index, &watch, &[listed(9, 1)]), [None]);
-        assert_eq!(finish(&mut round, &mut index, &watch), []);
-        assert!(!round.is_whole() && index.usage().entries == 3);
+        // One is saved when its page has gone by.
+        know(&mut index, 5);
+        watch.note(digest(5));
+        let told = round.page(&mut index, &watch, &[listed(0, 1), listed(9, 1)]);
+        assert_eq!(told.iter().map(|told| told.unwrap().1).collect::<Vec<_>>(), [false, true]);
+        let mut gone = finish(&round, &mut index, &watch);
+        gone.sort_unstable_by_key(|gone| *gone == digest(2));
+        assert_eq!(gone, [digest(1), digest(2)]);
+        assert!(index.get(&digest(5)).is_some() && index.usage().entries == 3);
     }
 }

@@ -36,15 +36,14 @@ pub async fn sweep(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> 
     if listed {
         sweep.settle(known_ms);
     }
-    let whole = listed && sweep.round().is_whole();
     let mut books = shared.books();
     books.watch.end();
-    if whole {
+    if listed {
         books.listed = true;
         shared.truth.listed_ms.store(sweep.began_ms.cast_signed(), Ordering::Relaxed);
         add(&shared.counters.sweeps, 1);
     }
-    whole
+    listed
 }
 
 /// Learns from one page how names are formed; counts nothing.
