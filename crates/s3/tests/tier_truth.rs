@@ -416,6 +416,31 @@ fn save_in_time(world: &World, n: u64) {
 }
 
 #[test]
+fn a_save_that_waits_for_room_wakes_when_another_node_made_some() {
+    let (server, term) = (plain_server(), Duration::from_secs(30));
+    let first = node_of_three(&server, Evictor::Lease, term);
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    // It takes part of the bucket for all there is.
+    let second = World::over(Arc::clone(&server), |config| {
+        let mut config = quick(config).with_capacity(20 * LEN as u64);
+        (config.room_wait_max, config.truth.sweep_every) = (Duration::from_secs(25), Duration::from_secs(600));
+        config
+    });
+    second.suite.eventually("the second follows", || says(&second, "another node evicts"));
+    let keys: Vec<Key> = (0..22).map(|n| second.suite.key(n)).collect();
+    keys[..21].iter().for_each(|key| assert_eq!(second.save(key, LEN), Saved::Stored));
+    within(Duration::from_secs(30), "the first knows them", || first.used() == 21 * LEN as u64);
+    // So long after that the journal alone tells.
+    std::thread::sleep(Duration::from_secs(7));
+    let saved = std::thread::scope(|scope| {
+        let save = scope.spawn(|| second.save(&keys[21], LEN));
+        assert_eq!(first.suite.remove(&Arc::from(keys[..5].to_vec())).removed, 5);
+        save.join().unwrap()
+    });
+    assert_eq!(saved, Saved::Stored);
+}
+
+#[test]
 fn who_takes_over_knows_what_third_nodes_used() {
     let (server, term) = (plain_server(), Duration::from_secs(4));
     let first = node_of_three(&server, Evictor::Lease, term);

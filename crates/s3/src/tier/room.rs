@@ -159,10 +159,13 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        // What was chosen when another took over stays.
+        // What was chosen when another took over stays. Who waited for it to go asks as one who does not evict.
         let left = shared.outbox.take();
-        for victim in left {
+        for victim in &left {
             shared.books().index.restored(&victim.chunk.digest);
+        }
+        if !left.is_empty() {
+            shared.freed.notify_waiters();
         }
     }
 }

@@ -51,24 +51,24 @@ pub async fn compete(shared: Arc<Shared>) {
                 continue;
             }
             Step::Look => player.look().await,
-            Step::Claim { epoch } => player.claim(epoch).await,
+            Step::Claim { epoch } => match player.claim(epoch).await {
+                // The store does not honour conditions, or something before it answered once in its place.
+                Ok(false) => {
+                    drop(writing);
+                    tokio::time::sleep(AGAIN_TERMS * term).await;
+                    continue;
+                }
+                claimed => claimed.map(drop),
+            },
             Step::Read { epoch } => player.read(epoch).await,
             Step::Renew { epoch } => player.renew(epoch).await,
         };
-        match done {
-            Ok(true) => {}
-            // The store does not honour conditions, or something before it answered once in its place.
-            Ok(false) => {
-                drop(writing);
-                tokio::time::sleep(AGAIN_TERMS * term).await;
-            }
-            Err(e) => {
-                drop(player.shared.error("lease", None, e));
-                let now_ms = player.shared.now_ms();
-                player.shared.truth.lease().failed(now_ms);
-                drop(writing);
-                tokio::time::sleep(term / 16).await;
-            }
+        if let Err(e) = done {
+            drop(player.shared.error("lease", None, e));
+            let now_ms = player.shared.now_ms();
+            player.shared.truth.lease().failed(now_ms);
+            drop(writing);
+            tokio::time::sleep(term / 16).await;
         }
     }
 }
@@ -98,7 +98,7 @@ impl Player {
         object(&self.shared.truth.node, self.claim)
     }
 
-    async fn look(&mut self) -> crate::Result<bool> {
+    async fn look(&mut self) -> crate::Result<()> {
         let paths = &self.shared.truth.paths;
         let (entries, date) = bytes::list(&self.client, &paths.leases()).await?;
         let found = top(&entries, date, |name| paths.epoch(name));
@@ -113,7 +113,7 @@ impl Player {
             // Only now: what could not be read is read at the next look.
             self.heard = Some(top.epoch);
         }
-        Ok(true)
+        Ok(())
     }
 
     /// We hold it: older epochs mean nothing any more, and what waits for room is looked after.
@@ -131,6 +131,7 @@ impl Player {
         self.shared.freed.notify_waiters();
     }
 
+    /// `false` when the store was found not to honour conditions.
     async fn claim(&mut self, epoch: u64) -> crate::Result<bool> {
         self.claim += 1;
         let (name, sent_ms) = (self.shared.truth.paths.lease(epoch), self.shared.now_ms());
@@ -165,18 +166,18 @@ impl Player {
         false
     }
 
-    async fn read(&self, epoch: u64) -> crate::Result<bool> {
+    async fn read(&self, epoch: u64) -> crate::Result<()> {
         let bytes = bytes::get(&self.client, &self.shared.truth.paths.lease(epoch), OBJECT_BYTES_MAX).await?;
         let ours = bytes.is_some_and(|bytes| bytes == self.object());
         self.lease(|lease, now_ms| lease.read(now_ms, ours));
-        Ok(true)
+        Ok(())
     }
 
-    async fn renew(&self, epoch: u64) -> crate::Result<bool> {
+    async fn renew(&self, epoch: u64) -> crate::Result<()> {
         let sent_ms = self.shared.now_ms();
         bytes::put(&self.client, &self.shared.truth.paths.lease(epoch), self.object(), &Put::default()).await?;
         self.lease(|lease, now_ms| lease.renewed(sent_ms, now_ms));
-        Ok(true)
+        Ok(())
     }
 }
 

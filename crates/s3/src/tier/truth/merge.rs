@@ -128,6 +128,8 @@ impl Merger {
             }
             count += news.records.len();
         }
+        // What went left room.
+        shared.freed.notify_waiters();
         count
     }
 
