@@ -1,7 +1,8 @@
 //! What the nodes noted, brought together.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier_core::Event;
 use kvtier_index::journal::{self as format, Batch, Record};
@@ -14,13 +15,18 @@ use super::heard::Heard;
 use super::journal::OBJECT_BYTES_MAX;
 use super::round::{SOME, make_recent};
 use super::when::{Last, When};
+use crate::Entry;
+use crate::ops::all;
 use crate::tier::books::Books;
 use crate::tier::counters::add;
 use crate::tier::shared::Shared;
-use crate::{Client, Entry};
 
 /// The most objects that are read at a time; the rest waits for the next.
 const OBJECTS_MAX: usize = 4096;
+/// And the most bytes of them.
+const BYTES_MAX: u64 = 256 << 20;
+/// How many of them are on their way at once.
+const WIDTH: usize = 16;
 
 /// Reads journals, each object once.
 #[derive(Debug, Default)]
@@ -47,20 +53,22 @@ impl Merger {
     /// index knows.
     pub async fn merge(&mut self, shared: &Shared, directory: &str) -> crate::Result<usize> {
         self.list(shared, directory).await?;
-        let (mut all, mut failed) = (Vec::new(), None);
-        for name in self.names(shared, |known, _| !known) {
-            match read(shared, &shared.client, &name).await {
-                Ok(batches) => all.extend(news(shared, &name, batches)),
-                Err(e) => {
-                    // What was read before it counts all the same: it is read but once.
-                    failed = Some(e);
-                    break;
-                }
+        let (mut told, mut failed, mut stuck) = (Vec::new(), None, None);
+        for (name, batches) in read_all(shared, self.names(shared, |known, _| !known)).await {
+            // Before one that cannot be read nothing of that node is read which comes behind it.
+            if stuck.as_deref() == Some(node_of(&name)) {
+                continue;
             }
-            self.read.insert(name);
+            match batches {
+                Ok(batches) => {
+                    told.extend(news(shared, &name, batches));
+                    self.read.insert(name);
+                }
+                Err(e) => (failed, stuck) = (Some(e), Some(node_of(&name).to_owned())),
+            }
         }
-        in_order(&mut all);
-        let count = self.take_in(shared, &all);
+        in_order(&mut told);
+        let count = self.take_in(shared, &told);
         add(&shared.counters.merged, count as u64);
         failed.map_or(Ok(count), Err)
     }
@@ -70,17 +78,17 @@ impl Merger {
         self.list(shared, &shared.truth.paths.journals()).await?;
         // Times of the store are cut to seconds.
         let since = |entry: &Entry| (entry.modified + 1).saturating_mul(1000) >= since_ms.cast_signed();
-        let mut all = Vec::new();
-        for name in self.names(shared, |_, entry| since(entry)) {
+        let mut told = Vec::new();
+        for (name, batches) in read_all(shared, self.names(shared, |_, entry| since(entry))).await {
             // Deleted meanwhile, or not to be had: some order is better than none.
-            match read(shared, &shared.client, &name).await {
-                Ok(batches) => all.extend(news(shared, &name, batches)),
+            match batches {
+                Ok(batches) => told.extend(news(shared, &name, batches)),
                 Err(e) => drop(shared.error("journal", None, e)),
             }
         }
-        in_order(&mut all);
-        all.retain(|news| news.to_ms >= since_ms);
-        let used = all.iter().flat_map(|news| &news.records);
+        in_order(&mut told);
+        told.retain(|news| news.to_ms >= since_ms);
+        let used = told.iter().flat_map(|news| &news.records);
         use_again(shared, &used.copied().collect::<Vec<Record>>());
         Ok(())
     }
@@ -88,7 +96,7 @@ impl Merger {
     async fn list(&mut self, shared: &Shared, directory: &str) -> crate::Result<()> {
         self.listed = bytes::list(&shared.client, directory).await?;
         let listed: HashSet<&String> = self.listed.0.iter().map(|entry| &entry.key).collect();
-        self.read.retain(|name| listed.contains(name));
+        self.read.retain(|name| !name.starts_with(directory) || listed.contains(name));
         Ok(())
     }
 
@@ -96,12 +104,15 @@ impl Merger {
     fn names(&self, shared: &Shared, wanted: impl Fn(bool, &Entry) -> bool) -> Vec<String> {
         let own = shared.truth.paths.journals_of(&shared.truth.node);
         let known = |entry: &Entry| self.read.contains(&entry.key) || entry.key.starts_with(&own);
-        let wanted = self.listed.0.iter().filter(|entry| wanted(known(entry), entry));
-        let mut names: Vec<String> = wanted.map(|entry| entry.key.clone()).collect();
+        let mut entries: Vec<&Entry> = self.listed.0.iter().filter(|entry| wanted(known(entry), entry)).collect();
         // Some stores list in no order; that of a node's objects is that of what it did.
-        names.sort_unstable();
-        names.truncate(OBJECTS_MAX);
-        names
+        entries.sort_unstable_by_key(|entry| &entry.key);
+        let mut bytes = 0;
+        let fits = |entry: &&Entry| {
+            bytes += entry.bytes.min(OBJECT_BYTES_MAX as u64);
+            bytes <= BYTES_MAX
+        };
+        entries.into_iter().take(OBJECTS_MAX).take_while(fits).map(|entry| entry.key.clone()).collect()
     }
 
     /// What was heard of chunks.
@@ -114,9 +125,9 @@ impl Merger {
         self.questions.ask(shared).await;
     }
 
-    fn take_in(&mut self, shared: &Shared, all: &[News]) -> usize {
+    fn take_in(&mut self, shared: &Shared, told: &[News]) -> usize {
         let mut count = 0;
-        for news in all {
+        for news in told {
             let when = When::between(shared, news.from_ms, news.to_ms);
             for some in news.records.chunks(SOME) {
                 let mut events = Vec::new();
@@ -142,8 +153,23 @@ impl Merger {
     }
 }
 
-async fn read(shared: &Shared, client: &Client, name: &str) -> crate::Result<Vec<Batch>> {
-    let bytes = match bytes::get(client, name, OBJECT_BYTES_MAX).await {
+/// Reads objects, several at a time; in the order of their names.
+async fn read_all(shared: &Shared, names: Vec<String>) -> Vec<(String, crate::Result<Vec<Batch>>)> {
+    let read_some = Mutex::new(Vec::with_capacity(names.len()));
+    let done = &read_some;
+    let each = names.into_iter().map(|name| async move {
+        let batches = read(shared, &name).await;
+        done.lock().unwrap_or_else(PoisonError::into_inner).push((name, batches));
+        Ok::<_, Infallible>(())
+    });
+    let Ok(()) = all(each, WIDTH).await;
+    let mut read_some = read_some.into_inner().unwrap_or_else(PoisonError::into_inner);
+    read_some.sort_by(|(a, _), (b, _)| a.cmp(b));
+    read_some
+}
+
+async fn read(shared: &Shared, name: &str) -> crate::Result<Vec<Batch>> {
+    let bytes = match bytes::get(&shared.client, name, OBJECT_BYTES_MAX).await {
         Ok(Some(bytes)) => bytes,
         // Merged and deleted by the evictor meanwhile.
         Ok(None) => return Ok(Vec::new()),
@@ -174,7 +200,7 @@ fn news(shared: &Shared, name: &str, batches: Vec<Batch>) -> Vec<News> {
 }
 
 fn placed(name: &str, batches: Vec<Batch>, every_ms: u64) -> Vec<News> {
-    let node: Arc<str> = name.rsplit_once('/').map_or(name, |(node, _)| node).into();
+    let node: Arc<str> = node_of(name).into();
     // Builds before this one tell everything under the time at which they wrote it, up to an interval later; so may one that had nothing to
     // tell at any other time.
     let one_time = batches.iter().all(|batch| batch.at_ms == batches[0].at_ms);
@@ -188,15 +214,20 @@ fn placed(name: &str, batches: Vec<Batch>, every_ms: u64) -> Vec<News> {
     batches.into_iter().map(place).collect()
 }
 
+/// Whose object it is.
+fn node_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or(name, |(node, _)| node)
+}
+
 /// Sorts by time what was read, in which each node's is in the order that it wrote: that stays, whatever became of its clock.
-fn in_order(all: &mut [News]) {
+fn in_order(told: &mut [News]) {
     let mut last: HashMap<Arc<str>, u64> = HashMap::new();
-    for news in all.iter_mut() {
+    for news in told.iter_mut() {
         let last_ms = last.entry(Arc::clone(&news.node)).or_default();
         news.to_ms = news.to_ms.max(*last_ms);
         *last_ms = news.to_ms;
     }
-    all.sort_by_key(|news| news.to_ms);
+    told.sort_by_key(|news| news.to_ms);
 }
 
 /// Chunks that were used or saved become the most recent, in that order, as if they came now.
