@@ -325,6 +325,24 @@ fn listener(server: &Arc<Server>, every: Duration) -> World {
 }
 
 #[test]
+fn a_node_that_never_evicts_hears_of_what_others_do() {
+    let server = plain_server();
+    let node = |evictor| {
+        World::over(Arc::clone(&server), |config| {
+            let mut config = quick(config);
+            (config.truth.evictor, config.truth.sweep_every) = (evictor, Duration::from_secs(600));
+            config
+        })
+    };
+    let (first, second) = (node(Evictor::Single), node(Evictor::Never));
+    let keys: Vec<Key> = (0..5).map(|n| first.suite.key(n)).collect();
+    keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
+    within(Duration::from_secs(30), "it hears of saves", || second.used() == 5 * LEN as u64);
+    assert_eq!(first.suite.remove(&Arc::from(keys[..2].to_vec())).removed, 2);
+    within(Duration::from_secs(30), "it hears of deletes", || second.used() == 3 * LEN as u64);
+}
+
+#[test]
 fn what_one_node_deleted_and_another_saved_again_at_once_is_counted_by_both() {
     let server = plain_server();
     let first = listener(&server, Duration::from_secs(1));

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::merge::{self, Merger};
-use super::{ANY, FIRST, bytes, caveats, holder, snapshot, sweep, uploads};
+use super::{ANY, Evictor, FIRST, bytes, caveats, holder, snapshot, sweep, uploads};
 use crate::Put;
 use crate::tier::counters::add;
 use crate::tier::shared::Shared;
@@ -194,6 +194,8 @@ impl Keeper {
         let directory = match shared.truth.holder() {
             _ if leads => Some(shared.truth.paths.journals()),
             Some(holder) => Some(shared.truth.paths.journals_of(&holder)),
+            // It takes no part in the game for the lease, and so cannot know whose journal to read.
+            None if shared.truth.config.evictor == Evictor::Never => Some(shared.truth.paths.journals()),
             None => None,
         };
         if let Some(directory) = directory {
