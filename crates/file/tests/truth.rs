@@ -80,6 +80,27 @@ fn a_quota_set_at_run_time_holds_from_the_next_save_on() {
     assert_eq!((there("a"), there("b")), (3, 3));
 }
 
+#[test]
+fn many_writers_of_one_tenant_keep_to_its_quota_while_chunks_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let f =
+        Fixture::new(FileTier::open(config(dir.path(), 100).with_quotas(Quotas::new().with("a", 6 * FILE))).unwrap());
+    let used = || f.tier.usage().tenants.iter().find(|one| one.tenant == "a").map_or(0, |one| one.used_bytes);
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let (f, used) = (&f, &used);
+            scope.spawn(move || {
+                for n in 0..50 {
+                    let saved = f.save(&f.key_of("a", 1000 * writer + n), LEN);
+                    assert!(matches!(saved, Saved::Stored | Saved::Shed(ShedReason::Full)), "{saved:?}");
+                    assert!(used() <= 6 * FILE, "what goes counts until it is gone");
+                }
+            });
+        }
+    });
+    assert_eq!(f.save(&f.key_of("a", 1), LEN), Saved::Stored);
+}
+
 /// However busy its keeper is at that moment: with a flush every millisecond it is mostly in the middle of one.
 #[test]
 fn an_orderly_end_always_writes_the_order_of_use_down() {
