@@ -234,20 +234,25 @@ impl Index {
         if want.bytes > limit {
             return Some(Reserve::Full(Refusal::Quota { bytes_max: limit }));
         }
-        let had = self.had_with(want);
-        if had <= limit {
+        if self.had_with(want) <= limit {
             return None;
         }
-        let leaving = self.quotas.leaving.get(&tenant).copied().unwrap_or(0);
-        let over = had.saturating_sub(leaving).saturating_sub(limit);
+        let over = self.over_quota(want);
         if over == 0 {
             return Some(Reserve::Busy);
         }
         match self.victims_of(tenant, over) {
             victims if !victims.is_empty() => Some(Reserve::Evict(victims)),
-            _ if leaving > 0 => Some(Reserve::Busy),
+            _ if self.quotas.leaving.contains_key(&tenant) => Some(Reserve::Busy),
             _ => Some(Reserve::Full(Refusal::Held)),
         }
+    }
+
+    /// How much of its tenant's has to go for a write beside what is on its way out.
+    pub(crate) fn over_quota(&self, want: &Want) -> u64 {
+        let Some(limit) = self.quotas.limit(want.tenant) else { return 0 };
+        let leaving = self.quotas.leaving.get(&want.tenant).copied().unwrap_or(0);
+        self.had_with(want).saturating_sub(leaving).saturating_sub(limit)
     }
 
     /// What has to go, of its tenant's, so that a write stays below its tenant's limit: at most one batch, none when the rest of it is held

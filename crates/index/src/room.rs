@@ -118,7 +118,7 @@ impl Index {
         let bytes = want.bytes;
         if self.quotas.are_set() {
             self.expire_holds(now_ms);
-            if self.is_above_quota(want) && !self.is_worth_its_own(want) {
+            if self.over_quota(want) > 0 && !self.is_worth_its_own(want) {
                 return Reserve::Full(Refusal::NotWorth);
             }
             if let Some(not_yet) = self.above_quota(want) {

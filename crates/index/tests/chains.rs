@@ -123,6 +123,20 @@ fn nor_does_it_where_its_tenant_may_have_no_more() {
 }
 
 #[test]
+fn the_rest_of_a_chain_waits_for_what_goes_for_it_above_a_quota() {
+    let mut index = index(1000, PolicyKind::Default);
+    index.set_quota(TenantId(0), Some(30));
+    assert_eq!(save(&mut index, 5000, ChainPlace::default()), Ok(vec![]));
+    assert_eq!(save(&mut index, 0, ChainPlace::default()), Ok(vec![]));
+    assert_eq!(save(&mut index, 1, after(0, 0, 1)), Ok(vec![]));
+    let want = Want::new(10).with_place(after(0, 1, 2));
+    let Reserve::Evict(victims) = index.reserve_for(0, &want) else { panic!("there is one that nobody comes after") };
+    assert_eq!(index.reserve_for(0, &want), Reserve::Busy, "nothing more has to go");
+    assert!(index.evicted(&victims[0].chunk.digest));
+    assert!(matches!(index.reserve_for(0, &want), Reserve::Granted(_)));
+}
+
+#[test]
 fn an_orphan_displaces_nothing_unless_the_one_before_it_is_on_its_way() {
     let mut index = index(2, PolicyKind::Default);
     assert!([7, 8].map(|n| save(&mut index, n, ChainPlace::default())).iter().all(Result::is_ok));
