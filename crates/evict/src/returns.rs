@@ -44,7 +44,11 @@ impl Returns {
     /// How much a chunk of this class and age is worth keeping: returns to be expected for each step of time that it
     /// takes up room, at the best moment to give it up.
     pub fn worth(&self, class: u8, age: u32) -> f32 {
-        self.worth[usize::from(class)][bucket(age)]
+        let (worth, at) = (&self.worth[usize::from(class)], bucket(age));
+        let (begin, end) = (start(at), start(at + 1));
+        // A half octave is long: of two classes that are worth about the same, the older chunk goes within one too.
+        let into = ((age as f32 - begin) / (end - begin)).clamp(0.0, 1.0);
+        worth[at] + into * (worth[(at + 1).min(AGES - 1)] - worth[at])
     }
 
     /// Learns anew from what happened and from the ages of those that are still `watched`; forgets half of what
@@ -134,6 +138,8 @@ fn start(bucket: usize) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]
@@ -143,6 +149,14 @@ mod tests {
             assert!(start(bucket) <= age as f32 && age as f32 <= start(bucket + 1), "{age} in {bucket}");
         }
         assert_eq!(bucket(u32::MAX), AGES - 1);
+    }
+
+    #[test]
+    fn what_is_older_is_worth_less_within_a_half_octave_too() {
+        let returns = Returns::new();
+        let worth: Vec<f32> = (0..4096).map(|age| returns.worth(1, age)).collect();
+        assert!(worth.is_sorted_by(|younger, older| older < younger), "as long as nothing else is known");
+        assert!(returns.worth(63, u32::MAX) > 0.0);
     }
 
     #[test]
