@@ -145,6 +145,6 @@ mod tests {
     fn a_ghost_takes_at_most_20_bytes() {
         let mut ghosts = Ghosts::new();
         (1..=(1 << 17) + 1).for_each(|tag| ghosts.push(tag));
-        assert!(ghosts.memory_bytes() <= 20 * ((1 << 17) + 1024) + 4096, "{}", ghosts.memory_bytes());
+        assert!(ghosts.memory_bytes() <= 20 * ((1 << 17) + 8192), "{}", ghosts.memory_bytes());
     }
 }
