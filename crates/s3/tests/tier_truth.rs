@@ -409,6 +409,45 @@ fn a_node_that_ends_in_order_hands_over_at_once() {
 }
 
 /// A node of several on one bucket for so many chunks, which learns from journals and snapshots alone.
+/// What each tenant has, by name, but for those without one.
+fn tenants(world: &World) -> Vec<(String, u64)> {
+    let mut tenants: Vec<_> = world.tier.usage().tenants.into_iter().map(|one| (one.tenant, one.used_bytes)).collect();
+    tenants.retain(|(tenant, bytes)| !tenant.is_empty() && *bytes > 0);
+    tenants.sort();
+    tenants
+}
+
+#[test]
+fn whose_the_chunks_are_is_known_to_nodes_that_only_heard_of_them_and_after_a_kill() {
+    let server = plain_server();
+    let node = |evictor| {
+        World::over(Arc::clone(&server), |config| {
+            let mut config = quick(config).with_capacity(100 * LEN as u64);
+            config.truth.evictor = evictor;
+            // Neither snapshots nor listings help.
+            config.truth.snapshot_every = Duration::from_secs(600);
+            config.truth.sweep_every = Duration::from_secs(600);
+            config
+        })
+    };
+    let key = |tenant: &str, n| Fixture::key_in(Namespace::new(tenant, Default::default()), n);
+    let (evictor, writer) = (node(Evictor::Single), node(Evictor::Never));
+    let wanted = vec![("alice".to_owned(), LEN as u64), ("bob & co\n".to_owned(), 2 * LEN as u64)];
+    // A tenant's name that cannot be written at first.
+    server.script(Rule::next(Fault::Error(503, "SlowDown")).containing("/.kvtier/tenant/").times(8));
+    for (tenant, n) in [("alice", 1), ("bob & co\n", 2), ("bob & co\n", 3)] {
+        assert_eq!(writer.save(&key(tenant, n), LEN), Saved::Stored);
+    }
+    // Who is only asked for leaves no name behind.
+    writer.lookup(&key("nobody", 4));
+    evictor.suite.eventually("the evictor knows whose they are", || tenants(&evictor) == wanted);
+    // Those two are still there: nobody said goodbye.
+    let after = node(Evictor::Never);
+    after.suite.eventually("so does who starts now", || tenants(&after) == wanted);
+    assert_eq!(server.keys("kv/.kvtier/tenant/").len(), 2);
+    assert!(server.keys("kv/.kvtier/snapshot/").is_empty());
+}
+
 fn node_of_three(server: &Arc<Server>, evictor: Evictor, term: Duration) -> World {
     World::over(Arc::clone(server), |config| {
         let mut config = quick(config).with_capacity(100 * LEN as u64);

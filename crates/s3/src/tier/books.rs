@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ pub struct Books {
     /// Names that do not follow from the digest.
     names: HashMap<Digest, Arc<str>>,
     tenants: HashMap<TenantId, String>,
+    /// Those of them who were met here, and whose names are to be written.
+    met: BTreeSet<TenantId>,
     /// How much single tenants may have, and every other, in bytes.
     limits: (HashMap<TenantId, u64>, Option<u64>),
     /// What changed while a listing runs, whose pages may be older.
@@ -78,6 +80,7 @@ impl Books {
             corrupt: HashMap::new(),
             names: HashMap::new(),
             tenants: HashMap::new(),
+            met: BTreeSet::new(),
             limits: Default::default(),
             watch: Watch::default(),
             listed: false,
@@ -137,7 +140,31 @@ impl Books {
             }
             id = TenantId(id.0 % (OTHERS.0 - 1) + 1);
         }
-        if self.note_tenant(id, name) { id } else { OTHERS }
+        if !self.note_tenant(id, name) {
+            return OTHERS;
+        }
+        self.meet(id);
+        id
+    }
+
+    /// The name of a tenant is to be written.
+    pub fn meet(&mut self, id: TenantId) {
+        self.met.insert(id);
+    }
+
+    /// The tenants whose names are to be written and who have something in the bucket.
+    pub fn take_met(&mut self) -> Vec<(TenantId, String)> {
+        let (index, names) = (&self.index, &self.tenants);
+        self.met.retain(|id| names.contains_key(id));
+        let due = self.met.extract_if(.., |id| index.tenant_usage(*id).entries > 0);
+        due.filter_map(|id| Some((id, names.get(&id)?.clone()))).collect()
+    }
+
+    /// At most so many tenants that have something in the bucket and no name, those in `but` left out.
+    pub fn nameless(&self, but: &HashSet<TenantId>, count: usize) -> Vec<TenantId> {
+        let is_one =
+            |id: &TenantId| !matches!(*id, TenantId(0) | OTHERS) && !self.tenants.contains_key(id) && !but.contains(id);
+        self.index.tenants().map(|(id, _)| id).filter(is_one).take(count).collect()
     }
 
     /// Limits what tenants may have.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::merge::{self, Merger};
+use super::tenants::{self, Nameless};
 use super::{ANY, Evictor, FIRST, bytes, caveats, holder, snapshot, sweep, uploads};
 use crate::Put;
 use crate::tier::counters::add;
@@ -87,9 +88,18 @@ fn told(shared: &Shared, what: &'static str, done: crate::Result<()>) -> bool {
     done.map_err(|e| drop(shared.error(what, None, e))).is_ok()
 }
 
-/// Writes what was noted since the last time.
+/// Writes what was noted since the last time; before that, what the tenants are called.
 async fn flush(shared: &Shared) -> crate::Result<()> {
     let truth = &shared.truth;
+    if shared.names.is_own()
+        && let Err(e) = tenants::write(shared).await
+    {
+        let again = e.is_retryable();
+        drop(shared.error("tenants", None, e));
+        if again {
+            return Ok(());
+        }
+    }
     let Some((number, records)) = truth.journal.take() else { return Ok(()) };
     let bytes = truth.journal.encode(truth.server_ms(&shared.client), &records);
     let name = truth.paths.journal(&truth.node, number);
@@ -107,6 +117,7 @@ async fn flush(shared: &Shared) -> crate::Result<()> {
 struct Keeper {
     shared: Arc<Shared>,
     merger: Merger,
+    nameless: Nameless,
     /// When the last snapshot was taken, and of how many records it knew.
     snapshot: (Instant, u64),
     /// How many records of others were merged.
@@ -120,7 +131,15 @@ struct Keeper {
 impl Keeper {
     fn new(shared: Arc<Shared>) -> Self {
         let snapshot = (Instant::now(), 0);
-        Keeper { merger: Merger::default(), snapshot, merged: 0, known_ms: None, epoch: FIRST, shared }
+        Keeper {
+            merger: Merger::default(),
+            nameless: Nameless::default(),
+            snapshot,
+            merged: 0,
+            known_ms: None,
+            epoch: FIRST,
+            shared,
+        }
     }
 
     /// The snapshot and the journals, once the store answers.
@@ -132,7 +151,10 @@ impl Keeper {
                 Err(e) => Err(e),
             };
             match read {
-                Ok(known_ms) => return self.known_ms = known_ms,
+                Ok(known_ms) => {
+                    told(&self.shared, "tenants", self.nameless.ask(&self.shared).await);
+                    return self.known_ms = known_ms;
+                }
                 Err(e) => {
                     let again = e.is_retryable();
                     drop(self.shared.error("restore", None, e));
@@ -201,6 +223,7 @@ impl Keeper {
         if let Some(directory) = directory {
             self.merge(&directory).await;
             self.merger.ask(&shared).await;
+            told(&shared, "tenants", self.nameless.ask(&shared).await);
         }
         // One whose order is not known is not written over.
         if leads && caught_up && self.is_snapshot_due() {
@@ -237,6 +260,6 @@ impl Keeper {
         for some in self.merger.superfluous(&own, age_s).chunks(1000) {
             shared.client.delete_many(some).await?;
         }
-        Ok(())
+        tenants::tidy(&shared).await
     }
 }

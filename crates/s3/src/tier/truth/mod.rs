@@ -19,6 +19,7 @@ mod paths;
 mod round;
 mod snapshot;
 mod sweep;
+mod tenants;
 mod uploads;
 mod watch;
 mod when;
