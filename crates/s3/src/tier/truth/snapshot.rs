@@ -132,8 +132,9 @@ impl Base<'_> {
         let absent = books.absent_for(digest).map(|ago| When::ago(shared, ago));
         let went =
             absent.into_iter().chain(self.heard.gone(digest)).any(|when| self.taken.against(&when) != Last::This);
-        // A listing that began later would have shown it.
-        went || shared.truth.listed_ms.load(Ordering::Relaxed) > self.taken.to_ms
+        // A listing that began clearly later would have shown it.
+        let listed = When::at(shared.truth.listed_ms.load(Ordering::Relaxed));
+        went || self.taken.against(&listed) == Last::Other
     }
 
     /// Enters a part's chunks as the most recent; whether it was whole.
