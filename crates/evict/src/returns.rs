@@ -5,6 +5,8 @@ use alloc::vec;
 
 /// Classes of chunks.
 pub(crate) const CLASSES: usize = 64;
+/// The first of them are of hits and pauses; of the others the caller hinted when they return.
+pub(crate) const SEEN: usize = 32;
 /// Ages in half octaves.
 const AGES: usize = 60;
 /// A class that was seen less often than this many times is taken for the average in part.
@@ -64,6 +66,12 @@ impl Returns {
         for class in 0..CLASSES {
             let chances = chances(&self.returned[class], &self.lost[class], &watched.0[class], (&average, PRIOR));
             self.worth[class] = worth(&chances);
+            // The oldest of a class stands for all of it: what is worth less before than at its age goes with the class. And what seems to
+            // rise was one request's return, mostly.
+            if class < SEEN {
+                (1..AGES)
+                    .for_each(|age| self.worth[class][age] = self.worth[class][age].min(self.worth[class][age - 1]));
+            }
         }
         if self.events > events_max {
             self.events /= 2.0;
@@ -164,11 +172,20 @@ mod tests {
         let mut returns = Returns::new();
         let before = (returns.worth(1, 10), returns.worth(1, 1000));
         assert!(before.0 > before.1, "older is worth less until more is known");
-        (0..10_000).for_each(|_| returns.returned(1, 900, 1.0));
+        let hinted = SEEN as u8;
+        for class in [1, hinted] {
+            (0..10_000).for_each(|_| returns.returned(class, 900, 1.0));
+        }
         (0..10_000).for_each(|_| returns.lost(2, 5000, 1.0));
         returns.learn(&Watched::new(), 1e9);
-        assert!(returns.worth(1, 10) > 3.0 * returns.worth(2, 10));
-        assert!(returns.worth(1, 800) > 5.0 * returns.worth(1, 10), "worth the more the closer its return");
-        assert!(returns.worth(1, 5000) < returns.worth(1, 10), "what did not return then will not");
+        for class in [1, hinted] {
+            assert!(returns.worth(class, 10) > 3.0 * returns.worth(2, 10));
+            assert!(returns.worth(class, 5000) < returns.worth(class, 10), "what did not return then will not");
+        }
+        assert!(returns.worth(hinted, 800) > 5.0 * returns.worth(hinted, 10), "worth the more the closer its return");
+        assert!(
+            returns.worth(1, 800) <= returns.worth(1, 10),
+            "which of those that nobody hinted is left to their age"
+        );
     }
 }
