@@ -426,8 +426,6 @@ impl Policy for KvPolicy {
         while let Some(at) = self.cheap() {
             let slot = self.lists[at].coldest;
             if matches!(self.nodes[slot].kids(), 0 | KIDS_MAX) {
-                // Read when it goes: to begin now costs nothing, since whoever asks looks something else up first.
-                self.nodes.warm(&[slot]);
                 return Some(slot);
             }
             self.unlink(slot);
