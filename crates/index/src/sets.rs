@@ -117,7 +117,10 @@ impl Sets {
 
     /// A chunk that was on its way out stays.
     pub fn returned(&mut self, digest: &Digest) {
-        self.change(digest, |set| set.going = set.going.saturating_sub(1));
+        if let Some(id) = self.change(digest, |set| set.going = set.going.saturating_sub(1)) {
+            // It may never go: what is left of the set goes when it is its turn.
+            self.leftovers.remove(&id);
+        }
         self.entered(digest);
     }
 

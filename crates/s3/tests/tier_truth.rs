@@ -519,6 +519,60 @@ fn who_takes_over_knows_what_third_nodes_used() {
 }
 
 #[test]
+fn who_takes_over_knows_whose_the_chunks_of_third_nodes_are() {
+    let server = plain_server();
+    let node = |evictor| node_of_three(&server, evictor, Duration::from_secs(5));
+    let key = |n| Fixture::key_in(Namespace::new("alice", Default::default()), n);
+    let first = node(Evictor::Lease);
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    let third = node(Evictor::Never);
+    (0..5).for_each(|n| assert_eq!(third.save(&key(n), LEN), Saved::Stored));
+    all_is_in_the_snapshot(&first, &key(0));
+    // It learns of the chunks by its first listing, which tells neither whose they are nor where in a chain; the snapshot that it starts with
+    // is hidden from it.
+    server.script(Rule::next(Fault::Error(404, "NoSuchKey")).containing("/.kvtier/snapshot/").times(1));
+    let second = node(Evictor::Lease);
+    second.suite.eventually("the second has listed the bucket", || second.tier.usage().chunks == 5);
+    assert_eq!(tenants(&second), []);
+    close(first);
+    within(Duration::from_secs(30), "the second knows whose they are", || {
+        says(&second, "this node evicts") && tenants(&second) == [("alice".to_owned(), 5 * LEN as u64)]
+    });
+}
+
+#[test]
+fn a_journal_that_can_never_be_read_keeps_nobody_from_listing_and_snapshots() {
+    let server = plain_server();
+    let writer = node_of_three(&server, Evictor::Never, Duration::from_secs(5));
+    (0..3).for_each(|n| assert_eq!(writer.save(&writer.suite.key(n), LEN), Saved::Stored));
+    writer.suite.eventually("it wrote its journal", || !server.keys("kv/.kvtier/journal/").is_empty());
+    server.script(
+        Rule::next(Fault::Error(500, "InternalError")).method("GET").containing("/.kvtier/journal/").times(u32::MAX),
+    );
+    let late = node_of_three(&server, Evictor::Lease, Duration::from_secs(5));
+    within(Duration::from_secs(60), "it lists", || late.tier.usage().chunks == 3);
+    assert_eq!(late.save(&late.suite.key(10), LEN), Saved::Stored);
+    within(Duration::from_secs(60), "and writes snapshots", || late.count("snapshots") > 0);
+}
+
+#[test]
+fn a_snapshot_that_was_never_read_is_not_written_over_at_the_end() {
+    let server = plain_server();
+    let node = || node_of_three(&server, Evictor::Single, Duration::from_secs(5));
+    let first = node();
+    (0..5).for_each(|n| assert_eq!(first.save(&first.suite.key(n), LEN), Saved::Stored));
+    close(first);
+    let before = server.object("kv/.kvtier/snapshot/current").unwrap();
+    server.script(
+        Rule::next(Fault::Error(503, "SlowDown")).method("GET").containing("/.kvtier/snapshot/").times(u32::MAX),
+    );
+    let short = node();
+    short.load(&short.suite.key(0), LEN);
+    close(short);
+    assert!(server.object("kv/.kvtier/snapshot/current").unwrap() == before, "what it did not know is still there");
+}
+
+#[test]
 fn a_take_over_brings_back_nothing_that_went_and_counts_all_that_came() {
     let (server, term) = (plain_server(), Duration::from_secs(20));
     let first = node_of_three(&server, Evictor::Lease, term);

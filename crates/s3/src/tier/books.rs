@@ -136,6 +136,10 @@ impl Books {
         // Of two names with one number the second takes the next. Nodes that met them in another order count these two otherwise.
         while let Some(known) = self.tenants.get(&id) {
             if known == name {
+                // Whoever has nothing for long loses the name in the bucket.
+                if self.index.tenant_usage(id).entries == 0 {
+                    self.meet(id);
+                }
                 return id;
             }
             id = TenantId(id.0 % (OTHERS.0 - 1) + 1);
@@ -152,12 +156,12 @@ impl Books {
         self.met.insert(id);
     }
 
-    /// The tenants whose names are to be written and who have something in the bucket.
-    pub fn take_met(&mut self) -> Vec<(TenantId, String)> {
+    /// At most so many tenants whose names are to be written and who have something in the bucket.
+    pub fn take_met(&mut self, count: usize) -> Vec<(TenantId, String)> {
         let (index, names) = (&self.index, &self.tenants);
         self.met.retain(|id| names.contains_key(id));
         let due = self.met.extract_if(.., |id| index.tenant_usage(*id).entries > 0);
-        due.filter_map(|id| Some((id, names.get(&id)?.clone()))).collect()
+        due.take(count).filter_map(|id| Some((id, names.get(&id)?.clone()))).collect()
     }
 
     /// At most so many tenants that have something in the bucket and no name, those in `but` left out.

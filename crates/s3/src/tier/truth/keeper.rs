@@ -21,6 +21,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Journal objects stay for so many intervals after they were written, so that all nodes see them.
 const JOURNALS_STAY: u32 = 3;
+/// So often a snapshot that cannot be read is tried before the bucket is listed without it.
+const STARTS_MAX: u32 = 5;
+/// And so often, now and then, before it is given up for good.
+const TRIES_MAX: u32 = 20;
 /// Ages and intervals are cut to seconds.
 const AGE_CUT_S: i64 = 2;
 
@@ -77,7 +81,7 @@ pub async fn look_around(shared: Arc<Shared>) {
 /// The last round of an orderly end.
 pub async fn farewell(shared: &Shared) {
     told(shared, "journal", flush(shared).await);
-    if shared.truth.may_evict(shared.now_ms()) {
+    if shared.truth.may_evict(shared.now_ms()) && shared.truth.read_snapshot.load(Ordering::Relaxed) {
         told(shared, "snapshot", snapshot::write(shared).await.map(drop));
     }
     told(shared, "lease", holder::give_up(shared).await);
@@ -88,19 +92,14 @@ fn told(shared: &Shared, what: &'static str, done: crate::Result<()>) -> bool {
     done.map_err(|e| drop(shared.error(what, None, e))).is_ok()
 }
 
-/// Writes what was noted since the last time; before that, what the tenants are called.
+/// Writes what was noted since the last time; before that, what the tenants are called whose chunks it tells of.
 async fn flush(shared: &Shared) -> crate::Result<()> {
     let truth = &shared.truth;
-    if shared.names.is_own()
-        && let Err(e) = tenants::write(shared).await
-    {
-        let again = e.is_retryable();
-        drop(shared.error("tenants", None, e));
-        if again {
-            return Ok(());
-        }
+    let taken = truth.journal.take();
+    if shared.names.is_own() {
+        told(shared, "tenants", tenants::write(shared).await);
     }
-    let Some((number, records)) = truth.journal.take() else { return Ok(()) };
+    let Some((number, records)) = taken else { return Ok(()) };
     let bytes = truth.journal.encode(truth.server_ms(&shared.client), &records);
     let name = truth.paths.journal(&truth.node, number);
     if let Err(e) = bytes::put(&shared.client, &name, bytes, &Put::default()).await {
@@ -126,6 +125,11 @@ struct Keeper {
     known_ms: Option<u64>,
     /// The epoch of ours for which the snapshot was read again.
     epoch: u64,
+    /// How often in a row it could not be read.
+    failed: u32,
+    /// Whom this node follows, whom it followed before, and for how many looks more at that one's journal.
+    follows: Option<String>,
+    followed: Option<(String, u32)>,
 }
 
 impl Keeper {
@@ -138,36 +142,51 @@ impl Keeper {
             merged: 0,
             known_ms: None,
             epoch: FIRST,
+            failed: 0,
+            follows: None,
+            followed: None,
             shared,
         }
     }
 
-    /// The snapshot and the journals, once the store answers.
+    /// The snapshot, once the store answers, and the journals. After some failures the listing does not wait for it any more.
     async fn start(&mut self) {
-        while !self.shared.gate.is_closed() {
-            let journals = self.shared.truth.paths.journals();
-            let read = match snapshot::read(&self.shared, self.known_ms, self.merger.heard()).await {
-                Ok(known_ms) => self.merger.merge(&self.shared, &journals).await.map(|_| known_ms),
-                Err(e) => Err(e),
-            };
-            match read {
-                Ok(known_ms) => {
-                    told(&self.shared, "tenants", self.nameless.ask(&self.shared).await);
-                    return self.known_ms = known_ms;
-                }
-                Err(e) => {
-                    let again = e.is_retryable();
-                    drop(self.shared.error("restore", None, e));
-                    // Denied, or no name for it under this prefix: the listing tells all but the order of use.
-                    if !again {
-                        return;
-                    }
-                }
-            }
+        while !self.learn().await && self.failed < STARTS_MAX && !self.shared.gate.is_closed() {
             // It may take long, and the cap is to be kept.
             self.shared.truth.caught_up.store(ANY, Ordering::Relaxed);
             tokio::time::sleep(PAUSE).await;
         }
+        let journals = self.shared.truth.paths.journals();
+        self.merge(&journals).await;
+        told(&self.shared, "tenants", self.nameless.ask(&self.shared).await);
+    }
+
+    /// Reads the first snapshot, unless that is done; `false` when it is to be tried again.
+    async fn learn(&mut self) -> bool {
+        let shared = Arc::clone(&self.shared);
+        if shared.truth.read_snapshot.load(Ordering::Relaxed) {
+            return true;
+        }
+        match snapshot::read(&shared, self.known_ms, self.merger.heard()).await {
+            Ok(known_ms) => self.known_ms = known_ms,
+            // Where it is given up, the listing tells all but the order of use.
+            Err(e) => {
+                let again = self.tries_again(&e);
+                drop(shared.error("restore", None, e));
+                if again {
+                    return false;
+                }
+            }
+        }
+        self.failed = 0;
+        shared.truth.read_snapshot.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether a snapshot that could not be read is tried again: not for ever, because it stays where it is until another takes its place.
+    fn tries_again(&mut self, e: &crate::Error) -> bool {
+        self.failed += 1;
+        e.is_retryable() && e.kind() != crate::ErrorKind::Corrupt && self.failed < TRIES_MAX
     }
 
     /// Who has just taken over learns in which order chunks were used: of what third nodes noted, the evictor before put most into its
@@ -182,14 +201,16 @@ impl Keeper {
         shared.outbox.ring();
         shared.freed.notify_waiters();
         match read {
-            Err(e) if e.is_retryable() => {
+            Err(e) => {
+                let again = self.tries_again(&e);
                 drop(shared.error("restore", None, e));
-                return false;
+                if again {
+                    return false;
+                }
             }
-            Err(e) => drop(shared.error("restore", None, e)),
             Ok(()) => {}
         }
-        self.epoch = epoch;
+        (self.epoch, self.failed) = (epoch, 0);
         true
     }
 
@@ -211,7 +232,7 @@ impl Keeper {
     async fn round(&mut self) {
         let shared = Arc::clone(&self.shared);
         told(&shared, "journal", flush(&shared).await);
-        let caught_up = self.catch_up().await;
+        let caught_up = self.learn().await && self.catch_up().await;
         let leads = shared.truth.may_evict(shared.now_ms());
         let directory = match shared.truth.holder() {
             _ if leads => Some(shared.truth.paths.journals()),
@@ -222,12 +243,26 @@ impl Keeper {
         };
         if let Some(directory) = directory {
             self.merge(&directory).await;
+            self.hear_out().await;
             self.merger.ask(&shared).await;
             told(&shared, "tenants", self.nameless.ask(&shared).await);
         }
         // One whose order is not known is not written over.
         if leads && caught_up && self.is_snapshot_due() {
             told(&shared, "snapshot", self.snapshot().await);
+        }
+    }
+
+    /// The last words of whom this node followed before: the new one does not tell them again.
+    async fn hear_out(&mut self) {
+        let holder = self.shared.truth.holder();
+        if self.follows != holder {
+            let before = std::mem::replace(&mut self.follows, holder);
+            self.followed = before.map(|node| (node, JOURNALS_STAY));
+        }
+        if let Some((node, looks)) = self.followed.take_if(|(_, looks)| *looks > 0) {
+            self.merge(&self.shared.truth.paths.journals_of(&node)).await;
+            self.followed = Some((node, looks - 1));
         }
     }
 

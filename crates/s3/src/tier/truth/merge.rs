@@ -272,7 +272,8 @@ impl Desk<'_> {
         match books.index.get(&digest) {
             Some(entry) if entry.chunk.len == chunk.len => {
                 let _ = books.index.insert(*chunk);
-                return;
+                // A page of a listing may be older.
+                return books.changed(digest);
             }
             // Of another length than it had when it was seen here.
             Some(_) => {

@@ -66,6 +66,8 @@ pub struct Truth {
     /// Whether there is a cap: without one nobody counts, evicts or notes anything.
     capped: bool,
     over: AtomicBool,
+    /// Whether the snapshot that others left was read, or cannot be: it is not written over before.
+    read_snapshot: AtomicBool,
     /// When the last whole listing began, by the tier's clock.
     listed_ms: AtomicI64,
     /// The epoch of ours for which the order of use that others left was looked for: nothing is deleted before.
@@ -107,6 +109,7 @@ impl Truth {
             writing: tokio::sync::Mutex::default(),
             capped,
             over: AtomicBool::new(false),
+            read_snapshot: AtomicBool::new(false),
             listed_ms: AtomicI64::new(i64::MIN),
             caught_up: AtomicU64::new(FIRST),
             took_over: Notify::new(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use kvtier_index::snapshot::{self as format, FRAME_CHUNKS_MAX, Writer};
-use kvtier_index::{Chunk, End, Inserted};
+use kvtier_index::{Chunk, End, Inserted, TenantId};
 use kvtier_key::Digest;
 use tokio::task::JoinHandle;
 
@@ -48,18 +48,23 @@ pub async fn write(shared: &Shared) -> crate::Result<u64> {
         bytes::put(&shared.client, &shared.truth.paths.part(&name), part, &Put::default()).await?;
         manifest.parts.push((name, count));
     }
+    // Whoever took over meanwhile writes another, which is not to be replaced.
+    if !shared.truth.may_evict(shared.now_ms()) {
+        return Ok(at_ms);
+    }
     bytes::put(&shared.client, &shared.truth.paths.snapshot(), manifest.encode(), &Put::default()).await?;
     add(&shared.counters.snapshots, 1);
     tidy(shared, &manifest).await?;
     Ok(at_ms)
 }
 
-/// Deletes the parts of older snapshots.
+/// Deletes the parts of older snapshots. Younger ones are of somebody else's, which is being written.
 async fn tidy(shared: &Shared, manifest: &Manifest) -> crate::Result<()> {
     let paths = &shared.truth.paths;
     let (entries, _) = bytes::list(&shared.client, &paths.snapshots()).await?;
     let kept: HashSet<String> = manifest.parts.iter().map(|(part, _)| paths.part(part)).collect();
-    let old = |name: &&str| !kept.contains(*name) && **name != *paths.snapshot();
+    let own = paths.part(&format!("{:016x}", manifest.at_ms));
+    let old = |name: &&str| !kept.contains(*name) && **name < *own;
     let old: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).filter(old).collect();
     for some in old.chunks(1000) {
         shared.client.delete_many(some).await?;
@@ -154,11 +159,14 @@ impl Base<'_> {
     /// Enters one; whether it was unknown.
     fn one(&mut self, shared: &Shared, books: &mut Books, chunk: &Chunk) -> bool {
         let digest = &chunk.digest;
-        // What is known already was learned since: the order alone is taken over.
-        if books.index.is_known(digest) {
-            let known = books.index.slot(digest);
-            known.into_iter().for_each(|slot| self.slots.add(slot));
-            make_recent(&mut books.index, known.as_slice());
+        // What is known already was learned since: the order is taken over, and what a listing does not tell.
+        if let Some(known) = books.index.known(digest) {
+            self.slots.add(known.slot);
+            make_recent(&mut books.index, &[known.slot]);
+            let told = completed(known.chunk, chunk);
+            if told != known.chunk && !books.index.is_leaving(digest) {
+                let _ = books.index.insert(told);
+            }
             return false;
         }
         // What has no name yet comes with the listing.
@@ -169,6 +177,17 @@ impl Base<'_> {
         self.slots.add(slot);
         true
     }
+}
+
+/// What is known of a chunk, with whose it is and where in its chain as a snapshot tells, where nobody else did.
+fn completed(mut known: Chunk, told: &Chunk) -> Chunk {
+    if known.tenant == TenantId(0) {
+        known.tenant = told.tenant;
+    }
+    if known.parent.is_none() && known.depth == 0 {
+        (known.parent, known.depth) = (told.parent, told.depth);
+    }
+    known
 }
 
 type Part = JoinHandle<crate::Result<Option<Vec<u8>>>>;
@@ -190,4 +209,23 @@ async fn enter(shared: &Arc<Shared>, manifest: &Manifest, base: &mut Base<'_>) -
         }
     }
     Ok(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_index::{ChainPlace, Tag};
+
+    use super::*;
+
+    #[test]
+    fn a_snapshot_completes_what_a_listing_told_and_changes_nothing_else() {
+        let digest = Digest::of("test", b"1");
+        let place = |n: u32| ChainPlace::new(Some(Tag::of(&Digest::of("parent", &n.to_le_bytes()))), n);
+        let (listed, told) =
+            (Chunk::new(digest, 5, 6), Chunk::new(digest, 9, 9).with_tenant(TenantId(7)).with_place(place(3)));
+        assert_eq!(completed(listed, &told), listed.with_tenant(TenantId(7)).with_place(place(3)));
+        let own = listed.with_tenant(TenantId(1)).with_place(place(2));
+        assert_eq!(completed(own, &told), own);
+        assert_eq!(completed(own, &listed), own);
+    }
 }

@@ -2,6 +2,9 @@
 //! manifest that tells of nothing else; whose have had nothing in the bucket for a day go.
 
 use std::collections::HashSet;
+use std::convert::Infallible;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use kvtier_index::TenantId;
 
@@ -13,6 +16,10 @@ use crate::{Entry, Put};
 
 /// The most names that are read after one look at the journals.
 const READ_MAX: usize = 64;
+/// Whose name is not there is asked for again after so long.
+const AGAIN: Duration = Duration::from_secs(600);
+/// The most names that are written before a journal; the others come with the next.
+const WRITTEN_MAX: usize = 256;
 /// How many are written at a time.
 const WIDTH: usize = 16;
 /// One who has nothing keeps the name for so many seconds.
@@ -20,31 +27,46 @@ const STAYS_S: i64 = 24 * 3600;
 
 /// Writes the names of those who were met here and have something in the bucket.
 pub async fn write(shared: &Shared) -> crate::Result<()> {
-    let met = shared.books().take_met();
+    let met = shared.books().take_met(WRITTEN_MAX);
+    let failed = Mutex::new(None);
     let one = |(id, name): &(TenantId, String)| {
         let at_ms = shared.truth.server_ms(&shared.client);
         let told = Manifest { layout: shared.layout.name().to_owned(), at_ms, ..Manifest::default() };
         let bytes = Manifest { tenants: vec![(*id, name.clone())], ..told }.encode();
         let path = shared.truth.paths.tenant(*id);
-        async move { bytes::put(&shared.client, &path, bytes, &Put::default()).await.map(drop) }
+        let (id, failed) = (*id, &failed);
+        async move {
+            if let Err(e) = bytes::put(&shared.client, &path, bytes, &Put::default()).await {
+                shared.books().meet(id);
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+            }
+            Ok::<_, Infallible>(())
+        }
     };
-    let written = all(met.iter().map(one), WIDTH).await;
-    if written.is_err() {
-        met.iter().for_each(|(id, _)| shared.books().meet(*id));
-    }
-    written
+    let Ok(()) = all(met.iter().map(one), WIDTH).await;
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
 /// Reads the names of those of whom only chunks were heard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Nameless {
-    /// Nobody wrote these down.
+    /// Nobody has written these down, since then.
     unknown: HashSet<TenantId>,
+    since: Instant,
+}
+
+impl Default for Nameless {
+    fn default() -> Self {
+        Nameless { unknown: HashSet::new(), since: Instant::now() }
+    }
 }
 
 impl Nameless {
     /// Asks for some of them.
     pub async fn ask(&mut self, shared: &Shared) -> crate::Result<()> {
+        if self.since.elapsed() > AGAIN {
+            *self = Nameless::default();
+        }
         let asked = shared.books().nameless(&self.unknown, READ_MAX);
         for id in asked {
             let found = bytes::get(&shared.client, &shared.truth.paths.tenant(id), manifest::BYTES_MAX).await?;
