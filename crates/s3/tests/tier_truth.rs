@@ -527,6 +527,7 @@ fn who_takes_over_knows_whose_the_chunks_of_third_nodes_are() {
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let third = node(Evictor::Never);
     (0..5).for_each(|n| assert_eq!(third.save(&key(n), LEN), Saved::Stored));
+    third.suite.eventually("the third wrote its journal", || third.count("journaled") >= 5);
     all_is_in_the_snapshot(&first, &key(0));
     // It learns of the chunks by its first listing, which tells neither whose they are nor where in a chain; the snapshot that it starts with
     // is hidden from it.

@@ -200,15 +200,12 @@ impl Keeper {
         shared.truth.caught_up.store(epoch, Ordering::Relaxed);
         shared.outbox.ring();
         shared.freed.notify_waiters();
-        match read {
-            Err(e) => {
-                let again = self.tries_again(&e);
-                drop(shared.error("restore", None, e));
-                if again {
-                    return false;
-                }
+        if let Err(e) = read {
+            let again = self.tries_again(&e);
+            drop(shared.error("restore", None, e));
+            if again {
+                return false;
             }
-            Ok(()) => {}
         }
         (self.epoch, self.failed) = (epoch, 0);
         true
