@@ -16,7 +16,7 @@ const CALLS: [&str; 9] =
 const STEPS_MAX: usize = 1000;
 
 fn kvtier(path: &Path, seed: usize) -> Vec<String> {
-    let words = "replay --chunk-bytes 5000 --requests 4 --concurrency 2 --peers 0 --host-bytes 32KiB --file-bytes 200KiB --json --path";
+    let words = "replay --chunk-bytes 5000 --requests 8 --concurrency 2 --peers 0 --host-bytes 32KiB --file-bytes 200KiB --json --path";
     let words = [env!("CARGO_BIN_EXE_kvtier")].into_iter().chain(words.split(' ')).map(str::to_owned);
     // New contents at every step: a full directory stays full, and saves go on.
     words.chain([path.to_str().unwrap().to_owned(), "--seed".to_owned(), seed.to_string()]).collect()
