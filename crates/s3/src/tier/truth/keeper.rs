@@ -285,7 +285,9 @@ impl Keeper {
     /// Writes the index, and deletes the journals that are in it.
     async fn snapshot(&mut self) -> crate::Result<()> {
         let (shared, known) = (Arc::clone(&self.shared), self.known());
-        self.known_ms = Some(snapshot::write(&shared).await?);
+        // Journals that are in no snapshot stay.
+        let Some(at_ms) = snapshot::write(&shared).await? else { return Ok(()) };
+        self.known_ms = Some(at_ms);
         self.snapshot = (Instant::now(), known);
         let age_s = AGE_CUT_S + (JOURNALS_STAY * shared.truth.config.journal_every).as_secs().cast_signed();
         let own = shared.truth.paths.journals_of(&shared.truth.node);

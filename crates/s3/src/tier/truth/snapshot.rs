@@ -27,8 +27,9 @@ const PART_BYTES_MAX: usize = PART_CHUNKS * 64 + 4096;
 /// How many parts are on their way at a time while a snapshot is read.
 const AHEAD: usize = 4;
 
-/// Writes the index as it is now, in the order of use. It is locked for some chunks at a time. Answers when that was.
-pub async fn write(shared: &Shared) -> crate::Result<u64> {
+/// Writes the index as it is now, in the order of use. It is locked for some chunks at a time. Answers when that was;
+/// `None` where another node evicts by now: nothing was replaced.
+pub async fn write(shared: &Shared) -> crate::Result<Option<u64>> {
     let at_ms = shared.truth.server_ms(&shared.client);
     let mut order = shared.books().index.order();
     order.reverse();
@@ -50,12 +51,12 @@ pub async fn write(shared: &Shared) -> crate::Result<u64> {
     }
     // Whoever took over meanwhile writes another, which is not to be replaced.
     if !shared.truth.may_evict(shared.now_ms()) {
-        return Ok(at_ms);
+        return Ok(None);
     }
     bytes::put(&shared.client, &shared.truth.paths.snapshot(), manifest.encode(), &Put::default()).await?;
     add(&shared.counters.snapshots, 1);
     tidy(shared, &manifest).await?;
-    Ok(at_ms)
+    Ok(Some(at_ms))
 }
 
 /// Deletes the parts of older snapshots. Younger ones are of somebody else's, which is being written.
