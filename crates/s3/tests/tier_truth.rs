@@ -12,40 +12,10 @@ use kvtier_index::journal::{self, Record};
 use kvtier_s3::tier::{Evictor, TierConfig};
 use kvtier_testkit::conformance::Fixture;
 use kvtier_testkit::s3::{Fault, Rule, Server};
-use support::tier::{PREFIX, World};
+use support::tier::{PREFIX, World, close, plain_server, quick, says, within};
 use support::{endpoint, server};
 
 const LEN: usize = 10_000;
-
-/// Everything happens soon.
-fn quick(mut config: TierConfig) -> TierConfig {
-    config.truth.journal_every = Duration::from_millis(200);
-    config.truth.sweep_every = Duration::from_millis(100);
-    config.truth.listings_per_second_max = 1000;
-    config.truth.snapshot_every = Duration::from_millis(300);
-    config
-}
-
-fn plain_server() -> Arc<Server> {
-    Arc::new(server(|_| {}))
-}
-
-fn close(world: World) {
-    world.suite.tier.close().wait().unwrap();
-}
-
-fn says(world: &World, what: &str) -> bool {
-    world.status().reasons.iter().any(|reason| reason.contains(what))
-}
-
-/// Waits longer than [`kvtier_testkit::conformance::Fixture::eventually`]: a lease has to run out.
-fn within(time: Duration, what: &str, is_so: impl Fn() -> bool) {
-    let begun = std::time::Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < time, "not within {time:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 #[test]
 fn foreign_writes_and_deletes_during_a_run_are_discovered() {
@@ -408,7 +378,6 @@ fn a_node_that_ends_in_order_hands_over_at_once() {
     assert_eq!(server.keys("kv/.kvtier/lease/").len(), 1, "older epochs are cleared up");
 }
 
-/// A node of several on one bucket for so many chunks, which learns from journals and snapshots alone.
 /// What each tenant has, by name, but for those without one.
 fn tenants(world: &World) -> Vec<(String, u64)> {
     let mut tenants: Vec<_> = world.tier.usage().tenants.into_iter().map(|one| (one.tenant, one.used_bytes)).collect();
@@ -448,6 +417,7 @@ fn whose_the_chunks_are_is_known_to_nodes_that_only_heard_of_them_and_after_a_ki
     assert!(server.keys("kv/.kvtier/snapshot/").is_empty());
 }
 
+/// A node of several on one bucket for so many chunks, which learns from journals and snapshots alone.
 fn node_of_three(server: &Arc<Server>, evictor: Evictor, term: Duration) -> World {
     World::over(Arc::clone(server), |config| {
         let mut config = quick(config).with_capacity(100 * LEN as u64);

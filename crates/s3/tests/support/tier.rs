@@ -147,3 +147,33 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let begun = Instant::now();
     (work(), begun.elapsed())
 }
+
+/// Everything happens soon.
+pub fn quick(mut config: TierConfig) -> TierConfig {
+    config.truth.journal_every = Duration::from_millis(200);
+    config.truth.sweep_every = Duration::from_millis(100);
+    config.truth.listings_per_second_max = 1000;
+    config.truth.snapshot_every = Duration::from_millis(300);
+    config
+}
+
+pub fn plain_server() -> Arc<Server> {
+    Arc::new(server(|_| {}))
+}
+
+pub fn close(world: World) {
+    world.suite.tier.close().wait().unwrap();
+}
+
+pub fn says(world: &World, what: &str) -> bool {
+    world.status().reasons.iter().any(|reason| reason.contains(what))
+}
+
+/// Waits longer than [`kvtier_testkit::conformance::Fixture::eventually`]: a lease has to run out.
+pub fn within(time: Duration, what: &str, is_so: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < time, "not within {time:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
