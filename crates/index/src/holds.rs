@@ -152,7 +152,10 @@ impl Index {
             line.holds -= 1;
             match (line.holds, line.state) {
                 (0, State::Forgotten) => self.slab.remove(*slot),
-                (0, _) => self.policy.unpin(*slot),
+                (0, _) => {
+                    self.policy.unpin(*slot);
+                    self.sets.released(&line.digest);
+                }
                 _ => {}
             }
         }

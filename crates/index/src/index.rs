@@ -30,7 +30,7 @@ pub struct Index {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) books: Books,
     pub(crate) holds: Holds,
-    suspects: Suspects,
+    pub(crate) suspects: Suspects,
     pub(crate) chains: Chains,
     pub(crate) quotas: Limits,
     pub(crate) sets: Sets,
@@ -163,7 +163,7 @@ impl Index {
     /// chunk that costs more than was claimed is entered all the same: what lies there is counted.
     pub fn commit(&mut self, reservation: Reservation, chunk: Chunk) -> Inserted {
         self.cancel(reservation);
-        self.suspects.remove(&chunk.digest);
+        self.acquit(&chunk.digest);
         self.insert(chunk)
     }
 
@@ -252,12 +252,17 @@ impl Index {
     /// Notes that the bytes of this key were found wrong: a miss until its next [`commit`](Self::commit). An entry of
     /// its stays, counted and evictable, for media that cannot set the bytes aside.
     pub fn suspect(&mut self, digest: &Digest) {
-        self.suspects.insert(*digest);
+        if let Some(forgotten) = self.suspects.insert(*digest) {
+            self.sets.suspected(digest);
+            forgotten.iter().for_each(|digest| self.sets.acquitted(digest));
+        }
     }
 
     /// The wrong bytes are out of the way: what is found under this key from now on was written since.
     pub fn acquit(&mut self, digest: &Digest) {
-        self.suspects.remove(digest);
+        if self.suspects.remove(digest) {
+            self.sets.acquitted(digest);
+        }
     }
 
     /// Whether the key's bytes were found wrong and not overwritten since.

@@ -1,6 +1,6 @@
 //! Chunks that are there together or not at all: keys, values and sidecars of one stretch of tokens, say.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -42,8 +42,9 @@ pub(crate) struct Sets {
     /// How many members are not there. What others take up in here is bounded by the index.
     missing: usize,
     next: u64,
-    /// Sets of which something is left that goes first: they are not whole any more, or did not get whole.
-    leftovers: BTreeSet<u64>,
+    /// Sets of which something is left that goes first, since they are not whole any more or did not get whole: and of each, how many of its
+    /// members were passed. None of those is there and free to go, so that nobody looks at them again.
+    leftovers: BTreeMap<u64, usize>,
 }
 
 #[derive(Debug)]
@@ -53,6 +54,8 @@ struct Set {
     there: usize,
     /// How many of them are on their way out.
     going: usize,
+    /// How many of them, there or not, were found wrong and not written again.
+    suspects: usize,
     /// How many batches of saves of it have not ended.
     saving: usize,
     /// All of it was there once.
@@ -85,23 +88,31 @@ impl Sets {
         Some(id)
     }
 
-    /// All of the set that a chunk is in; none where it is in none.
-    pub fn members(&self, digest: &Digest) -> &[Digest] {
-        self.set(digest).map_or(&[], |set| &set.members)
+    /// Whether a chunk is a miss although it may be there, because another of its set is not, or was found wrong. One that somebody held when
+    /// its set was declared stays a hit for as long as that is all that is missing.
+    pub fn hides(&self, digest: &Digest, is_held: impl FnOnce() -> bool) -> bool {
+        self.set(digest).is_some_and(|set| set.suspects > 0 || (!set.is_whole() && (set.was_whole || !is_held())))
     }
 
-    /// Whether a chunk is a miss although it may be there, because another of its set is not. One that somebody held when its set was
-    /// declared stays a hit for as long.
-    pub fn hides(&self, digest: &Digest, is_held: impl FnOnce() -> bool) -> bool {
-        self.set(digest).is_some_and(|set| !set.is_whole() && (set.was_whole || !is_held()))
+    /// A chunk was found wrong.
+    pub fn suspected(&mut self, digest: &Digest) {
+        self.change(digest, |set| set.suspects += 1);
+    }
+
+    /// A chunk that was found wrong is no more suspect.
+    pub fn acquitted(&mut self, digest: &Digest) {
+        self.change(digest, |set| set.suspects -= 1);
     }
 
     /// A chunk came.
     pub fn entered(&mut self, digest: &Digest) {
-        self.change(digest, |set| {
+        let came = self.change(digest, |set| {
             set.there = (set.there + 1).min(set.members.len());
             set.was_whole |= set.is_whole();
         });
+        if let Some(passed) = came.and_then(|id| self.leftovers.get_mut(&id)) {
+            *passed = 0;
+        }
     }
 
     /// A chunk is on its way out: what is left of its set goes too.
@@ -112,7 +123,15 @@ impl Sets {
             set.there = set.there.saturating_sub(1);
             set.going += 1;
         });
-        self.leftovers.extend(changed.filter(|_| was_whole));
+        self.leftovers.extend(changed.filter(|_| was_whole).map(|id| (id, 0)));
+    }
+
+    /// Nobody holds a chunk any more: where it is what is left of its set, it goes first.
+    pub fn released(&mut self, digest: &Digest) {
+        let Some(id) = self.of.get(digest) else { return };
+        if self.all.get(id).is_some_and(|set| set.saving == 0 && !set.is_whole()) {
+            self.leftovers.insert(*id, 0);
+        }
     }
 
     /// A chunk that was on its way out stays.
@@ -172,7 +191,9 @@ impl Index {
         let states = distinct.iter().filter_map(|member| self.find(member)).map(|slot| self.slab[slot].state);
         let (there, going): (Vec<State>, Vec<State>) = states.partition(|state| *state == State::Present);
         let was_whole = there.len() == distinct.len();
-        let set = Set { members: distinct.into(), there: there.len(), going: going.len(), saving: 1, was_whole };
+        let suspects = self.suspects.count(&distinct);
+        let (there, going) = (there.len(), going.len());
+        let set = Set { members: distinct.into(), there, going, suspects, saving: 1, was_whole };
         self.add_set(set).map(|id| Some(SetId(id)))
     }
 
@@ -199,7 +220,7 @@ impl Index {
         let Some(set) = self.sets.all.get_mut(&id.0) else { return };
         set.saving -= 1;
         if set.saving == 0 && !set.is_whole() {
-            self.sets.leftovers.insert(id.0);
+            self.sets.leftovers.insert(id.0, 0);
             self.sets.forget_if_over(id.0);
         }
     }
@@ -211,8 +232,7 @@ impl Index {
 
     /// Whether a chunk is a miss, wherever it lies, because another of its [set](Self::declare_set) is not there, or was found wrong.
     pub fn is_hidden(&self, digest: &Digest) -> bool {
-        let is_of_suspects = || self.sets.members(digest).iter().any(|member| self.is_suspect(member));
-        self.sets.hides(digest, || self.is_held(digest)) || is_of_suspects()
+        self.sets.hides(digest, || self.is_held(digest))
     }
 
     /// The slots of all that is in a set with one of these.
@@ -236,12 +256,15 @@ impl Index {
 
     /// The next of what is left of sets that are not whole any more.
     pub(crate) fn leftover(&mut self) -> Option<Entry> {
-        while let Some(id) = self.sets.leftovers.first().copied() {
+        while let Some((&id, &passed)) = self.sets.leftovers.first_key_value() {
             // One that is being saved again may yet be whole.
             let set = self.sets.all.get(&id).filter(|set| !set.is_whole() && set.saving == 0);
-            let slot = set.and_then(|set| set.members.iter().find_map(|member| self.idle(member)));
-            match slot {
-                Some(slot) => return Some(self.start_leaving(slot)),
+            let rest = set.map_or(&[][..], |set| &set.members[passed..]);
+            match (passed..).zip(rest).find_map(|(at, member)| Some((at, self.idle(member)?))) {
+                Some((at, slot)) => {
+                    self.sets.leftovers.insert(id, at + 1);
+                    return Some(self.start_leaving(slot));
+                }
                 None => self.sets.leftovers.remove(&id),
             };
         }

@@ -17,27 +17,32 @@ impl Suspects {
         Suspects { since: HashMap::new(), oldest: BTreeMap::new(), next: 0, max }
     }
 
-    pub fn insert(&mut self, digest: Digest) {
+    /// `None` where it changes nothing, else what was forgotten for it.
+    pub fn insert(&mut self, digest: Digest) -> Option<Option<Digest>> {
         if self.max == 0 || self.since.contains_key(&digest) {
-            return;
+            return None;
         }
-        if self.since.len() == self.max
-            && let Some((_, oldest)) = self.oldest.pop_first()
-        {
-            self.since.remove(&oldest);
+        let is_full = self.since.len() == self.max;
+        let forgotten = is_full.then(|| self.oldest.pop_first()).flatten().map(|(_, oldest)| oldest);
+        if let Some(oldest) = &forgotten {
+            self.since.remove(oldest);
         }
         self.since.insert(digest, self.next);
         self.oldest.insert(self.next, digest);
         self.next += 1;
+        Some(forgotten)
     }
 
-    pub fn remove(&mut self, digest: &Digest) {
+    /// Whether it was one.
+    pub fn remove(&mut self, digest: &Digest) -> bool {
         // There are none, mostly: then nothing has to be hashed.
-        if !self.since.is_empty()
-            && let Some(since) = self.since.remove(digest)
-        {
-            self.oldest.remove(&since);
-        }
+        let since = (!self.since.is_empty()).then(|| self.since.remove(digest)).flatten();
+        since.is_some_and(|since| self.oldest.remove(&since).is_some())
+    }
+
+    /// How many of these are suspects.
+    pub fn count(&self, digests: &[Digest]) -> usize {
+        if self.since.is_empty() { 0 } else { digests.iter().filter(|digest| self.contains(digest)).count() }
     }
 
     pub fn contains(&self, digest: &Digest) -> bool {
@@ -53,10 +58,10 @@ mod tests {
     fn the_oldest_suspect_is_forgotten_first() {
         let [a, b, c] = [1, 2, 3].map(|byte| Digest([byte; 32]));
         let mut suspects = Suspects::new(2);
-        [a, b, a, c].into_iter().for_each(|digest| suspects.insert(digest));
+        assert_eq!([a, b, a, c].map(|digest| suspects.insert(digest)), [Some(None), Some(None), None, Some(Some(a))]);
         assert_eq!([a, b, c].map(|digest| suspects.contains(&digest)), [false, true, true]);
-        suspects.remove(&b);
-        suspects.insert(a);
+        assert!(suspects.remove(&b) && !suspects.remove(&b));
+        assert_eq!(suspects.insert(a), Some(None));
         assert_eq!([a, b, c].map(|digest| suspects.contains(&digest)), [true, false, true]);
         assert_eq!(suspects.oldest.len(), 2);
     }

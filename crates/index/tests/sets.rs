@@ -125,6 +125,29 @@ fn what_is_there_of_a_set_that_did_not_get_whole_goes_first() {
 }
 
 #[test]
+fn what_came_or_was_released_after_it_was_passed_goes_first_all_the_same() {
+    let mut index = index(8);
+    [9, 1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+    let held = index.hold(&keys([2]), 1000).unwrap();
+    let set = index.declare_set(&keys([1, 2, 3, 4, 7])).unwrap().unwrap();
+    [3, 4, 5].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+    index.end_set(set);
+    let next = |index: &mut Index| {
+        let victim = index.squeeze(0, 1)[0].chunk.digest;
+        assert!(index.evicted(&victim));
+        victim.0[0]
+    };
+    assert_eq!([next(&mut index), next(&mut index)], [1, 3]);
+    assert!(save(&mut index, 1).is_empty(), "for itself alone, while 4 is yet to go");
+    assert_eq!([next(&mut index), next(&mut index)], [1, 4]);
+    assert_eq!(next(&mut index), 9, "2 is held, and all else is newer");
+    assert!(save(&mut index, 6).is_empty());
+    index.release(held);
+    assert_eq!(next(&mut index), 2, "though it was used until now");
+    assert_eq!(visible(&index), [5, 6]);
+}
+
+#[test]
 fn a_member_that_is_saved_again_is_not_seen_without_those_that_went_meanwhile() {
     let mut index = index(10);
     whole(&mut index, [1, 2]);

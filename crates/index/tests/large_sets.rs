@@ -1,0 +1,50 @@
+//! What is asked of sets takes time in proportion to their members: the bounds below are hundreds of times what it takes, and a hundredth of
+//! what it took to look at all members for each.
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use kvtier_evict::PolicyKind;
+use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Removed};
+use kvtier_key::Digest;
+
+const MEMBERS: u64 = 1 << 18;
+const LONG: Duration = Duration::from_secs(60);
+
+fn digest(n: u64) -> Digest {
+    Digest::of("kvtier index large sets test", &n.to_le_bytes())
+}
+
+/// One set, all of which is there.
+fn whole() -> (Index, Vec<Digest>) {
+    let mut index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
+    let members: Vec<Digest> = (0..MEMBERS).map(digest).collect();
+    let set = index.declare_set(&members).unwrap().unwrap();
+    members.iter().for_each(|member| assert!(matches!(index.insert(Chunk::new(*member, 1, 1)), Inserted::New(_))));
+    index.end_set(set);
+    (index, members)
+}
+
+#[test]
+fn all_that_is_left_of_a_set_goes_in_one_pass_over_it() {
+    let (mut index, members) = whole();
+    assert!(matches!(index.remove(&members[0]), Removed::Gone(_)));
+    let (begun, mut gone) = (Instant::now(), 1);
+    while gone < MEMBERS {
+        let victims = index.squeeze(0, 256);
+        assert!(victims.iter().all(|victim| index.evicted(&victim.chunk.digest)));
+        gone += victims.len() as u64;
+        assert!(begun.elapsed() < LONG, "{gone} of {MEMBERS} went in {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_set_is_looked_up_in_one_pass_over_it_whatever_is_suspect_elsewhere() {
+    let (mut index, members) = whole();
+    index.suspect(&digest(MEMBERS));
+    let begun = Instant::now();
+    for (n, member) in members.iter().enumerate() {
+        assert!(index.get(member).is_some());
+        assert!(begun.elapsed() < LONG, "{n} of {MEMBERS} were looked up in {:?}", begun.elapsed());
+    }
+}
