@@ -206,7 +206,7 @@ impl Policy for Arc {
         self.slots.len()
     }
 
-    fn order(&self) -> Vec<u32> {
+    fn order(&mut self) -> Vec<u32> {
         let listed = || [self.once, self.often].into_iter().flat_map(|list| self.slots.iter(list));
         let mut order: Vec<u32> = listed().filter(|slot| !self.slots[*slot].pinned).collect();
         order.extend(listed().filter(|slot| self.slots[*slot].pinned));

@@ -169,7 +169,7 @@ impl Policy for IsolatedLru {
         self.slots.len()
     }
 
-    fn order(&self) -> Vec<u32> {
+    fn order(&mut self) -> Vec<u32> {
         let by_size = || self.by_bytes.iter().rev().filter_map(|(_, group)| self.owners.get(group));
         let listed = || by_size().flat_map(|owner| self.slots.iter(owner.list));
         let mut order: Vec<u32> = listed().filter(|slot| !self.slots[*slot].pinned).collect();

@@ -454,12 +454,8 @@ impl Policy for KvPolicy {
         self.nodes.len()
     }
 
-    fn order(&self) -> Vec<u32> {
-        if !self.hits.is_empty() {
-            let mut settled = self.clone();
-            settled.settle();
-            return settled.order();
-        }
+    fn order(&mut self) -> Vec<u32> {
+        self.settle();
         let worth = |slot: u32| {
             let node = self.nodes[slot];
             let worth = self.returns.worth(node.class(), self.age(node.stamp)) * class::factor(node.weight());
@@ -561,6 +557,14 @@ mod tests {
                 check(&policy)?;
             }
         }
+    }
+
+    #[test]
+    fn who_asks_for_the_order_has_the_hits_that_wait_settled_in_place() {
+        let mut policy = KvPolicy::new();
+        (0..2).for_each(|slot| policy.insert(Entry::new(slot, 1)));
+        policy.touch(0);
+        assert_eq!((policy.order(), policy.hits.is_empty()), (alloc::vec![1, 0], true), "not in a copy of all");
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Policy for Lfu {
         self.uses.len()
     }
 
-    fn order(&self) -> Vec<u32> {
+    fn order(&mut self) -> Vec<u32> {
         let listed = || self.lists.values().flat_map(|list| self.uses.iter(*list));
         let mut order: Vec<u32> = listed().filter(|slot| !self.uses[*slot].pinned).collect();
         order.extend(listed().filter(|slot| self.uses[*slot].pinned));

@@ -166,12 +166,8 @@ impl Policy for Lru {
         self.len
     }
 
-    fn order(&self) -> Vec<u32> {
-        if !self.hits.is_empty() {
-            let mut settled = self.clone();
-            settled.settle();
-            return settled.order();
-        }
+    fn order(&mut self) -> Vec<u32> {
+        self.settle();
         let mut order = Vec::with_capacity(self.len);
         let mut at = self.coldest;
         while at != NIL {
@@ -226,6 +222,13 @@ mod tests {
         lru.remove(1);
         lru.unpin(1);
         assert_eq!((lru.order(), lru.len()), (vec![0, 2], 2));
+    }
+
+    #[test]
+    fn who_asks_for_the_order_has_the_hits_that_wait_settled_in_place() {
+        let mut lru = lru([0, 1]);
+        lru.touch(0);
+        assert_eq!((lru.order(), lru.hits.is_empty()), (vec![1, 0], true), "not in a copy of all");
     }
 
     #[test]

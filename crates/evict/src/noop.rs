@@ -54,7 +54,7 @@ impl Policy for Noop {
         self.0.len()
     }
 
-    fn order(&self) -> Vec<u32> {
+    fn order(&mut self) -> Vec<u32> {
         self.0.unlisted().collect()
     }
 

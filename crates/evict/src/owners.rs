@@ -30,7 +30,7 @@ pub struct Owners {
 impl Owners {
     /// Around a policy that tracks slots already: whose they are, and which of them are pinned, the caller knows. Until they are used, they
     /// are in the order of the policy.
-    pub fn around(policy: Box<dyn Policy>, group_of: impl Fn(u32) -> u32, is_pinned: impl Fn(u32) -> bool) -> Self {
+    pub fn around(mut policy: Box<dyn Policy>, group_of: impl Fn(u32) -> u32, is_pinned: impl Fn(u32) -> bool) -> Self {
         let tracked = policy.order();
         let mut owners = Owners { policy, slots: Slots::new(), owners: BTreeMap::new() };
         for slot in tracked {
@@ -193,7 +193,7 @@ impl Policy for Owners {
         self.policy.len()
     }
 
-    fn order(&self) -> Vec<u32> {
+    fn order(&mut self) -> Vec<u32> {
         self.policy.order()
     }
 

@@ -208,8 +208,9 @@ pub trait Policy: Debug + Send {
     }
 
     /// All tracked slots, the next victim first as far as that is known; the pinned ones come last, in no order. Takes
-    /// time and memory in proportion to the number of slots: for snapshots and tests.
-    fn order(&self) -> Vec<u32>;
+    /// time and memory in proportion to the number of slots: for snapshots and tests. Nobody sees that it changes anything: what was put off is
+    /// done before.
+    fn order(&mut self) -> Vec<u32>;
 
     /// The heap memory held, in bytes.
     fn memory_bytes(&self) -> usize;

@@ -146,7 +146,7 @@ macro_rules! policy_of_queue {
                 self.0.len()
             }
 
-            fn order(&self) -> alloc::vec::Vec<u32> {
+            fn order(&mut self) -> alloc::vec::Vec<u32> {
                 self.0.order()
             }
 

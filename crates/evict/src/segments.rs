@@ -145,7 +145,7 @@ macro_rules! calls_of_segments {
             self.$field.len()
         }
 
-        fn order(&self) -> alloc::vec::Vec<u32> {
+        fn order(&mut self) -> alloc::vec::Vec<u32> {
             self.$field.order()
         }
     };

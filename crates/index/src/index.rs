@@ -306,7 +306,7 @@ impl Index {
 
     /// All slots in the order of the policy, the next victim first, held ones last: with [`chunks_at`](Self::chunks_at)
     /// the way to a snapshot. Takes time and memory (4 bytes) for each.
-    pub fn order(&self) -> Vec<u32> {
+    pub fn order(&mut self) -> Vec<u32> {
         self.policy.order()
     }
 

@@ -20,12 +20,13 @@ fn empty() -> Index {
     Index::new(IndexConfig::new(1 << 30), PolicyKind::Lru.build()).unwrap()
 }
 
-fn ordered(index: &Index) -> Vec<Chunk> {
-    index.chunks_at(&index.order()).collect()
+fn ordered(index: &mut Index) -> Vec<Chunk> {
+    let slots = index.order();
+    index.chunks_at(&slots).collect()
 }
 
 /// The least recent slots come first in the order, the most recent chunks in the snapshot.
-fn snapshot_of(index: &Index) -> Vec<u8> {
+fn snapshot_of(index: &mut Index) -> Vec<u8> {
     let (mut slots, mut bytes, mut writer) = (index.order(), Vec::new(), snapshot::Writer::new(1));
     slots.reverse();
     for slots in slots.chunks(16) {
@@ -49,7 +50,7 @@ fn a_rebuilt_index_evicts_in_the_old_order() {
     let mut old = empty();
     (0..100).for_each(|n| assert!(matches!(old.insert(chunk(n)), Inserted::New(_))));
     old.touch_batch(&[key(3), key(4), key(5)]);
-    let snapshot = snapshot_of(&old);
+    let snapshot = snapshot_of(&mut old);
     assert!(matches!(old.remove(&key(50)), Removed::Gone(_)));
     old.touch_batch(&[key(60), key(61)]);
     assert!(matches!(old.insert(chunk(200)), Inserted::New(_)));
@@ -71,6 +72,6 @@ fn a_rebuilt_index_evicts_in_the_old_order() {
     }
     journal::decode(&journal).flat_map(|batch| batch.records).for_each(|record| apply(&mut new, &record));
 
-    assert_eq!(ordered(&new), ordered(&old));
+    assert_eq!(ordered(&mut new), ordered(&mut old));
     assert_eq!(new.usage(), old.usage());
 }

@@ -101,13 +101,14 @@ impl Round {
 
     /// The order of use in slots, what goes first in front. What this listing discovered stands by when it was written: before all that
     /// is known when that was before `known_ms` (Unix time), else behind; what was used or saved meanwhile comes last.
-    pub fn order(&mut self, index: &Index, watch: &Watch, known_ms: Option<u64>) -> Vec<u32> {
+    pub fn order(&mut self, index: &mut Index, watch: &Watch, known_ms: Option<u64>) -> Vec<u32> {
         self.new.sort_unstable();
+        let (all, index) = (index.order(), &*index);
         let mut new = Slots::default();
         self.new.iter().for_each(|(_, slot)| new.add(*slot));
         let used = |slot: &u32| index.chunks_at(&[*slot]).any(|chunk| watch.has(&chunk.digest));
         let is_old = |at_s: u32| known_ms.is_some_and(|known| u64::from(at_s) * 1000 <= known);
-        let (last, before): (Vec<u32>, Vec<u32>) = index.order().into_iter().partition(used);
+        let (last, before): (Vec<u32>, Vec<u32>) = all.into_iter().partition(used);
         let discovered =
             |old: bool| self.new.iter().filter(move |(at_s, _)| is_old(*at_s) == old).map(|(_, slot)| *slot);
         let known = before.into_iter().filter(|slot| !new.has(*slot));
@@ -165,8 +166,9 @@ mod tests {
         gone
     }
 
-    fn order(index: &Index) -> Vec<Digest> {
-        index.chunks_at(&index.order()).map(|chunk| chunk.digest).collect()
+    fn order(index: &mut Index) -> Vec<Digest> {
+        let slots = index.order();
+        index.chunks_at(&slots).map(|chunk| chunk.digest).collect()
     }
 
     #[test]
@@ -222,15 +224,15 @@ mod tests {
         // Number 0 is used while the listing runs.
         known.touch_batch(&[digest(0)]);
         watch.note(digest(0));
-        let slots = round.order(&known, &watch, Some(150_000));
+        let slots = round.order(&mut known, &watch, Some(150_000));
         make_recent(&mut known, &slots);
-        assert_eq!(order(&known), [digest(10), digest(1), digest(11), digest(12), digest(0)]);
+        assert_eq!(order(&mut known), [digest(10), digest(1), digest(11), digest(12), digest(0)]);
         let (mut empty, watch) = index();
         let mut round = Round::default();
         round.page(&mut empty, &watch, &[listed(3, 30), listed(1, 10), listed(2, 20)]);
-        let slots = round.order(&empty, &watch, None);
+        let slots = round.order(&mut empty, &watch, None);
         make_recent(&mut empty, &slots);
-        assert_eq!(order(&empty), [digest(1), digest(2), digest(3)], "without a snapshot the age alone tells");
+        assert_eq!(order(&mut empty), [digest(1), digest(2), digest(3)], "without a snapshot the age alone tells");
     }
 
     #[test]

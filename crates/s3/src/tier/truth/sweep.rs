@@ -182,10 +182,10 @@ impl Sweep {
             from = next;
         }
         let order = {
-            let books = shared.books();
-            let mut round = self.round();
+            let (mut guard, mut round) = (shared.books(), self.round());
+            let books = &mut *guard;
             // Later ones discover what others wrote since: that is recent.
-            if self.first { round.order(&books.index, &books.watch, known_ms) } else { round.discovered() }
+            if self.first { round.order(&mut books.index, &books.watch, known_ms) } else { round.discovered() }
         };
         for slots in order.chunks(SOME) {
             make_recent(&mut shared.books().index, slots);
