@@ -154,7 +154,7 @@ impl Index {
                 (0, State::Forgotten) => self.slab.remove(*slot),
                 (0, _) => {
                     self.policy.unpin(*slot);
-                    self.sets.released(&line.digest);
+                    self.sets.released(&line.digest, line.tenant());
                 }
                 _ => {}
             }

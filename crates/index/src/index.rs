@@ -357,9 +357,9 @@ impl Index {
         let line = &mut self.slab[slot];
         line.state = State::Leaving;
         self.books.leaving += line.bytes();
-        self.quotas.leave(line.chunk().tenant, line.bytes());
+        self.quotas.leave(line.tenant(), line.bytes());
         self.policy.leave(slot);
-        self.sets.left(&line.digest);
+        self.sets.left(&line.digest, line.tenant());
         line.entry(slot)
     }
 
@@ -368,9 +368,9 @@ impl Index {
         let line = &mut self.slab[slot];
         line.state = State::Present;
         self.books.leaving -= line.bytes();
-        self.quotas.left(line.chunk().tenant, line.bytes());
+        self.quotas.left(line.tenant(), line.bytes());
         self.policy.unpin(slot);
-        self.sets.returned(&line.digest);
+        self.sets.returned(&line.digest, line.tenant());
     }
 
     /// Takes an entry out of everything, remembered by the policy if that gave it up; its slot is free once no hold
@@ -385,7 +385,7 @@ impl Index {
         }
         // Who is on its way out has left its set already.
         if state == State::Present {
-            self.sets.left(&entry.chunk.digest);
+            self.sets.left(&entry.chunk.digest, entry.chunk.tenant);
         }
         self.sets.gone(&entry.chunk.digest);
         match end {
@@ -406,7 +406,7 @@ impl Index {
         let slab = &self.slab;
         self.table.insert_unique(hash(&chunk.digest), slot, |slot| hash(&slab[*slot].digest));
         self.count(chunk);
-        self.sets.entered(&chunk.digest);
+        self.sets.entered(&chunk.digest, chunk.tenant);
         self.tell_policy(slot);
         Inserted::New(slot)
     }

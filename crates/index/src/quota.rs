@@ -268,7 +268,7 @@ impl Index {
     fn victims_of(&mut self, tenant: TenantId, wanted: u64) -> Vec<Entry> {
         let (mut victims, mut freed) = (Vec::new(), 0);
         while freed < wanted && victims.len() < VICTIMS_MAX {
-            let Some(slot) = self.policy.victim_of(tenant.0) else { break };
+            let Some(slot) = self.leftover_of(tenant).or_else(|| self.policy.victim_of(tenant.0)) else { break };
             let victim = self.start_leaving(slot);
             freed += victim.chunk.bytes;
             victims.push(victim);

@@ -140,7 +140,10 @@ impl Index {
         match self.ancestor(place) {
             // Who only inferred that something is missing may be wrong.
             Err(_) => !place.told || self.policy.takes_orphans(),
-            Ok(ancestor) => self.policy.victim_for(ancestor).is_some() || self.policy.victim().is_none(),
+            Ok(ancestor) => {
+                let goes = self.leftover().or_else(|| self.policy.victim_for(ancestor));
+                goes.is_some() || self.policy.victim().is_none()
+            }
         }
     }
 
@@ -150,6 +153,9 @@ impl Index {
             return true;
         }
         let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.told };
+        if self.leftover_of(want.tenant).is_some() {
+            return true;
+        }
         let victim = self.policy.victim_of(want.tenant.0);
         victim.is_none_or(|victim| {
             ancestor != Some(victim) && (self.policy.may_go(victim) || !self.leads_to(victim, ancestor))
@@ -202,10 +208,8 @@ impl Index {
         self.policy.at(now_ms);
         let (mut victims, mut freed) = (Vec::new(), 0);
         while freed < wanted && victims.len() < VICTIMS_MAX {
-            let Some(victim) = self.leftover().or_else(|| self.policy.victim().map(|slot| self.start_leaving(slot)))
-            else {
-                break;
-            };
+            let Some(slot) = self.leftover().or_else(|| self.policy.victim()) else { break };
+            let victim = self.start_leaving(slot);
             freed += victim.chunk.bytes;
             victims.push(victim);
         }

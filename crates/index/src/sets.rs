@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use kvtier_key::Digest;
 
-use crate::slab::State;
-use crate::{Entry, Index};
+use crate::slab::{Line, State};
+use crate::{Index, TenantId};
 
 /// A set whose chunks are being saved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,14 +43,16 @@ pub(crate) struct Sets {
     /// How many members are not there. What others take up in here is bounded by the index.
     missing: usize,
     next: u64,
-    /// Sets of which something is left that goes first, since they are not whole any more or did not get whole: and of each, how many of its
-    /// members were passed. None of those is there and free to go, so that nobody looks at them again.
-    leftovers: BTreeMap<u64, usize>,
+    /// Sets of which something is left that goes first, since they are not whole any more or did not get whole, by whose they are: and of
+    /// each, how many of its members were passed. None of those is this tenant's and free to go, so that nobody looks at them again.
+    leftovers: BTreeMap<(TenantId, u64), usize>,
 }
 
 #[derive(Debug)]
 struct Set {
     members: Arc<[Digest]>,
+    /// Whose the one is that came last: mostly they all are.
+    tenant: TenantId,
     /// How many of them are there, and not on their way out.
     there: usize,
     /// How many of them are on their way out.
@@ -65,6 +68,11 @@ struct Set {
 impl Set {
     fn is_whole(&self) -> bool {
         self.there == self.members.len()
+    }
+
+    /// Whether what is there of it is what is left: one that is being saved may yet be whole.
+    fn is_left(&self) -> bool {
+        self.saving == 0 && !self.is_whole()
     }
 
     /// How many of them the index does not know.
@@ -104,43 +112,44 @@ impl Sets {
         self.change(digest, |set| set.suspects -= 1);
     }
 
-    /// A chunk came.
-    pub fn entered(&mut self, digest: &Digest) {
+    /// A chunk of this tenant's came.
+    pub fn entered(&mut self, digest: &Digest, tenant: TenantId) {
         let came = self.change(digest, |set| {
+            set.tenant = tenant;
             set.there = (set.there + 1).min(set.members.len());
             set.was_whole |= set.is_whole();
         });
-        if let Some(passed) = came.and_then(|id| self.leftovers.get_mut(&id)) {
+        if let Some(passed) = came.and_then(|id| self.leftovers.get_mut(&(tenant, id))) {
             *passed = 0;
         }
     }
 
-    /// A chunk is on its way out: what is left of its set goes too.
-    pub fn left(&mut self, digest: &Digest) {
+    /// A chunk of this tenant's is on its way out: what is left of its set goes too.
+    pub fn left(&mut self, digest: &Digest, tenant: TenantId) {
         let mut was_whole = false;
         let changed = self.change(digest, |set| {
             was_whole = set.is_whole();
             set.there = set.there.saturating_sub(1);
             set.going += 1;
         });
-        self.leftovers.extend(changed.filter(|_| was_whole).map(|id| (id, 0)));
+        self.leftovers.extend(changed.filter(|_| was_whole).map(|id| ((tenant, id), 0)));
     }
 
-    /// Nobody holds a chunk any more: where it is what is left of its set, it goes first.
-    pub fn released(&mut self, digest: &Digest) {
+    /// Nobody holds a chunk of this tenant's any more: where it is what is left of its set, it goes first.
+    pub fn released(&mut self, digest: &Digest, tenant: TenantId) {
         let Some(id) = self.of.get(digest) else { return };
-        if self.all.get(id).is_some_and(|set| set.saving == 0 && !set.is_whole()) {
-            self.leftovers.insert(*id, 0);
+        if self.all.get(id).is_some_and(Set::is_left) {
+            self.leftovers.insert((tenant, *id), 0);
         }
     }
 
-    /// A chunk that was on its way out stays.
-    pub fn returned(&mut self, digest: &Digest) {
+    /// A chunk of this tenant's that was on its way out stays.
+    pub fn returned(&mut self, digest: &Digest, tenant: TenantId) {
         if let Some(id) = self.change(digest, |set| set.going = set.going.saturating_sub(1)) {
             // It may never go: what is left of the set goes when it is its turn.
-            self.leftovers.remove(&id);
+            self.leftovers.remove(&(tenant, id));
         }
-        self.entered(digest);
+        self.entered(digest, tenant);
     }
 
     /// A chunk that was on its way out is gone.
@@ -163,8 +172,8 @@ impl Sets {
             set.members.iter().for_each(|member| {
                 self.of.remove(member);
             });
+            self.leftovers.remove(&(set.tenant, id));
         }
-        self.leftovers.remove(&id);
     }
 }
 
@@ -188,12 +197,13 @@ impl Index {
             set.saving += 1;
             return Ok(Some(SetId(id)));
         }
-        let states = distinct.iter().filter_map(|member| self.find(member)).map(|slot| self.slab[slot].state);
-        let (there, going): (Vec<State>, Vec<State>) = states.partition(|state| *state == State::Present);
-        let was_whole = there.len() == distinct.len();
+        let known: Vec<&Line> =
+            distinct.iter().filter_map(|member| self.find(member)).map(|slot| &self.slab[slot]).collect();
+        let tenant = known.last().map_or(TenantId(0), |line| line.tenant());
+        let there = known.iter().filter(|line| line.state == State::Present).count();
+        let (going, was_whole) = (known.len() - there, there == distinct.len());
         let suspects = self.suspects.count(&distinct);
-        let (there, going) = (there.len(), going.len());
-        let set = Set { members: distinct.into(), there, going, suspects, saving: 1, was_whole };
+        let set = Set { members: distinct.into(), tenant, there, going, suspects, saving: 1, was_whole };
         self.add_set(set).map(|id| Some(SetId(id)))
     }
 
@@ -219,8 +229,8 @@ impl Index {
     pub fn end_set(&mut self, id: SetId) {
         let Some(set) = self.sets.all.get_mut(&id.0) else { return };
         set.saving -= 1;
-        if set.saving == 0 && !set.is_whole() {
-            self.sets.leftovers.insert(id.0, 0);
+        if set.is_left() {
+            self.sets.leftovers.insert((set.tenant, id.0), 0);
             self.sets.forget_if_over(id.0);
         }
     }
@@ -254,19 +264,30 @@ impl Index {
         slots
     }
 
-    /// The next of what is left of sets that are not whole any more.
-    pub(crate) fn leftover(&mut self) -> Option<Entry> {
-        while let Some((&id, &passed)) = self.sets.leftovers.first_key_value() {
-            // One that is being saved again may yet be whole.
-            let set = self.sets.all.get(&id).filter(|set| !set.is_whole() && set.saving == 0);
-            let rest = set.map_or(&[][..], |set| &set.members[passed..]);
-            match (passed..).zip(rest).find_map(|(at, member)| Some((at, self.idle(member)?))) {
-                Some((at, slot)) => {
-                    self.sets.leftovers.insert(id, at + 1);
-                    return Some(self.start_leaving(slot));
+    /// The next of what is left of sets that are not whole any more. It stays the next until it goes.
+    pub(crate) fn leftover(&mut self) -> Option<u32> {
+        self.leftover_in(..)
+    }
+
+    /// The next of what is left of this tenant's.
+    pub(crate) fn leftover_of(&mut self, tenant: TenantId) -> Option<u32> {
+        self.leftover_in((tenant, 0)..=(tenant, u64::MAX))
+    }
+
+    fn leftover_in(&mut self, range: impl RangeBounds<(TenantId, u64)> + Clone) -> Option<u32> {
+        while let Some((&(tenant, id), &passed)) = self.sets.leftovers.range(range.clone()).next() {
+            let set = self.sets.all.get(&id).filter(|set| set.is_left());
+            let members = set.map_or_else(|| [].into(), |set| Arc::clone(&set.members));
+            for (at, member) in members.iter().enumerate().skip(passed) {
+                let Some(slot) = self.idle(member) else { continue };
+                let whose = self.slab[slot].tenant();
+                if whose == tenant {
+                    self.sets.leftovers.insert((tenant, id), at);
+                    return Some(slot);
                 }
-                None => self.sets.leftovers.remove(&id),
-            };
+                self.sets.leftovers.entry((whose, id)).or_insert(at);
+            }
+            self.sets.leftovers.remove(&(tenant, id));
         }
         None
     }

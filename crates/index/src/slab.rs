@@ -106,6 +106,10 @@ impl Line {
     pub fn bytes(&self) -> u64 {
         self.bytes.get()
     }
+
+    pub fn tenant(&self) -> TenantId {
+        self.tenant
+    }
 }
 
 /// Slots, dense and reused, the one vacated last first.

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvtier_evict::PolicyKind;
-use kvtier_index::{Chunk, Index, IndexConfig, Refusal, Reserve, TenantId, Want};
+use kvtier_index::{ChainPlace, Chunk, Index, IndexConfig, Refusal, Reserve, Tag, TenantId, Want};
 use kvtier_key::Digest;
 
 const A: TenantId = TenantId(1);
@@ -215,6 +215,60 @@ fn below_their_quotas_who_goes_is_the_policys_affair() {
     index.touch_batch(&[key(1)]);
     assert_eq!(save(&mut index, 4, A), Ok(vec![11]), "the least recently used of all");
     assert_eq!(save(&mut index, 14, B), Ok(vec![2]));
+}
+
+/// Saves all of a set but its first chunk, which goes at once.
+fn leave_behind(index: &mut Index, set: &[(u8, TenantId)]) {
+    let keys: Vec<Digest> = set.iter().map(|(n, _)| key(*n)).collect();
+    let id = index.declare_set(&keys).unwrap().unwrap();
+    set.iter().for_each(|(n, tenant)| assert_eq!(save(index, *n, *tenant), Ok(vec![])));
+    index.end_set(id);
+    assert!(index.forget(&keys[0]).is_some());
+}
+
+#[test]
+fn what_is_left_of_a_tenants_sets_goes_before_its_other_chunks() {
+    for policy in policies() {
+        let mut index = index_by(policy, 1000);
+        index.set_quota(A, Some(50));
+        [4, 5].into_iter().for_each(|n| assert_eq!(save(&mut index, n, A), Ok(vec![]), "{policy}"));
+        leave_behind(&mut index, &[(21, B), (22, B), (23, B)]);
+        leave_behind(&mut index, &[(1, A), (2, A), (3, A)]);
+        assert_eq!(save(&mut index, 6, A), Ok(vec![]), "{policy}");
+        let gone = [7, 8].map(|n| save(&mut index, n, A).unwrap()).concat();
+        assert_eq!(gone, [2, 3], "{policy}: though 4 and 5 are older");
+        assert_eq!(save(&mut index, 9, A).map(|gone| gone.len()), Ok(1), "{policy}: none is left");
+        assert_eq!(index.tenant_usage(B).bytes, 20, "{policy}: what is left of others' stays");
+    }
+}
+
+#[test]
+fn of_a_set_of_two_tenants_each_gives_its_own() {
+    let mut index = index_by(PolicyKind::Lru, 1000);
+    index.set_quota(A, Some(30));
+    assert_eq!(save(&mut index, 9, A), Ok(vec![]));
+    leave_behind(&mut index, &[(1, B), (2, B), (3, A), (4, B), (5, A)]);
+    let next = |index: &mut Index| index.squeeze(0, 1)[0].chunk.digest;
+    assert_eq!([next(&mut index), next(&mut index)], [key(2), key(4)]);
+    assert_eq!([6, 7].map(|n| save(&mut index, n, A)), [Ok(vec![3]), Ok(vec![5])], "though 9 is older");
+    assert_eq!(next(&mut index), key(9));
+}
+
+#[test]
+fn no_save_is_shed_for_want_of_worth_while_something_is_left_of_sets() {
+    for quota in [None, Some(30)] {
+        let mut index = index_by(PolicyKind::Default, 40);
+        index.set_quota(A, quota);
+        assert_eq!(save(&mut index, 9, A), Ok(vec![]));
+        leave_behind(&mut index, &[(1, A), (2, A)]);
+        let _ = [save(&mut index, 10, if quota.is_some() { A } else { B }), save(&mut index, 11, B)];
+        // Of what is worth anything, the chunk that it comes after is worth the least.
+        let after = ChainPlace::new(Some(Tag::of(&key(9))), 1);
+        let Reserve::Evict(victims) = index.reserve_for(0, &Want::new(10).with_tenant(A).with_place(after)) else {
+            panic!("{quota:?}: 2 is there for nothing")
+        };
+        assert_eq!(victims[0].chunk.digest, key(2), "{quota:?}");
+    }
 }
 
 #[test]
