@@ -17,6 +17,10 @@ struct Owner {
     slots: usize,
 }
 
+impl Owner {
+    const NEW: Owner = Owner { list: List::EMPTY, slots: 0 };
+}
+
 /// Any policy, and beside it for each owner ([`Entry::group`]) the order in which its slots were used: who goes, the policy says, and which
 /// slot of one owner goes, that order. 12 bytes a slot more than the policy takes.
 #[derive(Debug)]
@@ -31,15 +35,20 @@ impl Owners {
     /// Around a policy that tracks slots already: whose they are, and which of them are pinned, the caller knows. Until they are used, they
     /// are in the order of the policy.
     pub fn around(mut policy: Box<dyn Policy>, group_of: impl Fn(u32) -> u32, is_pinned: impl Fn(u32) -> bool) -> Self {
-        let tracked = policy.order();
-        let mut owners = Owners { policy, slots: Slots::new(), owners: BTreeMap::new() };
-        for slot in tracked {
-            owners.own(slot, group_of(slot));
-            if is_pinned(slot) {
-                owners.unlink(slot);
+        let (mut slots, mut owners) = (Slots::new(), BTreeMap::new());
+        for of_one in policy.order().chunk_by(|a, b| group_of(*a) == group_of(*b)) {
+            let group = group_of(of_one[0]);
+            // Slots that stand together have one owner, mostly.
+            let owner = owners.entry(group).or_insert(Owner::NEW);
+            owner.slots += of_one.len();
+            for slot in of_one.iter().copied() {
+                slots.track(slot, group);
+                if !is_pinned(slot) {
+                    slots.push_hottest(&mut owner.list, slot);
+                }
             }
         }
-        owners
+        Owners { policy, slots, owners }
     }
 
     /// Makes a slot this owner's, as the hottest. One that is pinned stays so.
@@ -47,7 +56,7 @@ impl Owners {
         let pinned = self.slots.is_tracked(slot) && !self.slots.is_listed(slot);
         self.disown(slot);
         self.slots.track(slot, group);
-        self.owners.entry(group).or_insert(Owner { list: List::EMPTY, slots: 0 }).slots += 1;
+        self.owners.entry(group).or_insert(Owner::NEW).slots += 1;
         if !pinned {
             self.link(slot);
         }
