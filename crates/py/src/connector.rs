@@ -62,13 +62,13 @@ impl Connector {
 
     /// Saves each buffer under its key. Its completion is good only if all were saved.
     fn submit_batch_set(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
-        let lent = buffer::lend(keys.len(), &bufs, buffer::view);
+        let lent = buffer::lend(keys.len(), &bufs, &self.desk.handle.busy, buffer::view);
         self.desk.submit_with(py, keys, lent, Store::save, |end| (end.is_whole(), end.text(), None))
     }
 
     /// Loads into each buffer the chunk of just its length.
     fn submit_batch_get(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
-        let lent = buffer::lend(keys.len(), &bufs, buffer::lease);
+        let lent = buffer::lend(keys.len(), &bufs, &self.desk.handle.busy, buffer::lease);
         self.desk.submit_with(py, keys, lent, |store, keys, into| store.load(keys, into, How::of(true, false)), each)
     }
 
@@ -91,7 +91,8 @@ impl Connector {
     fn drain_completions(&self, py: Python<'_>) -> PyResult<Vec<Completion>> {
         let ends = self.desk.drain(py)?;
         for (id, (_, error, _)) in ends.iter().filter(|(_, (_, error, _))| !error.is_empty()) {
-            self.warn(py, *id, error)?;
+            // A log that raises must not cost those who wait for these ends.
+            self.warn(py, *id, error).unwrap_or_else(|e| e.write_unraisable(py, None));
         }
         Ok(ends.into_iter().map(|(id, (ok, error, each))| (id, ok, error, each)).collect())
     }
@@ -102,7 +103,7 @@ impl Connector {
         self.desk.pending()
     }
 
-    /// Takes no more work, and waits until all that was taken has ended. A second time does nothing.
+    /// Takes no more work, and waits until all that was taken has ended.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.desk.handle.close(py)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
-use crate::buffer;
+use crate::buffer::{self, Lent};
 use crate::end::End;
 use crate::handle::Handle;
 use crate::inbox::Inbox;
@@ -15,15 +15,16 @@ use crate::unlocked::unlocked;
 
 /// Takes batches over open tiers. What becomes of their ends is said by `tell`.
 pub struct Desk<T> {
-    pub handle: Handle,
+    // Dropped first: its batches hold the store too, and the last holder should be the one who drops it without Python's lock.
     inbox: Inbox<T>,
+    pub handle: Handle,
 }
 
 impl<T: Send + 'static> Desk<T> {
     /// Nothing is under way. Errors when the kernel has no event descriptor.
     pub fn new(handle: Handle) -> PyResult<Self> {
         let inbox = Inbox::new().map_err(|e| PyOSError::new_err(format!("no event descriptor: {e}")))?;
-        Ok(Desk { handle, inbox })
+        Ok(Desk { inbox, handle })
     }
 
     /// Readable while ends wait.
@@ -66,12 +67,12 @@ impl<T: Send + 'static> Desk<T> {
         }))
     }
 
-    /// Starts a batch with memory for each key. Memory that cannot be lent ends it at once.
+    /// Starts a batch with memory for each key; its end comes when all of that is home. Memory that cannot be lent ends it at once.
     pub fn submit_with<M: Send, F>(
         &self,
         py: Python<'_>,
         keys: Vec<Name>,
-        lent: Result<Vec<Vec<M>>, String>,
+        lent: Result<Lent<M>, String>,
         work: impl FnOnce(Arc<Store>, Vec<Named>, Vec<Vec<M>>) -> F + Send,
         tell: fn(End) -> T,
     ) -> PyResult<u64>
@@ -82,9 +83,13 @@ impl<T: Send + 'static> Desk<T> {
         buffer::give_back(py);
         let (handle, inbox) = (&self.handle, &self.inbox);
         Ok(unlocked(py, || match lent {
-            Ok(lent) => {
-                let work = work(handle.store(), handle.keys(keys), lent);
-                inbox.start(async move { tell(work.await) })
+            Ok(Lent { memory, loan }) => {
+                let work = work(handle.store(), handle.keys(keys), memory);
+                inbox.start(async move {
+                    let end = work.await;
+                    loan.home().await;
+                    tell(end)
+                })
             }
             Err(text) => inbox.start(std::future::ready(tell(End::failed(keys.len(), text)))),
         }))

@@ -11,6 +11,9 @@ use kvtier::{Lease, View};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::buffer::Lender;
+use crate::loan::Piece;
+
 /// Objects that a tier is done with; see `buffer`.
 static DONE: Mutex<Vec<Py<PyAny>>> = Mutex::new(Vec::new());
 
@@ -21,13 +24,14 @@ pub fn give_back(py: Python<'_>) {
 }
 
 /// The bytes of `object` on a GPU, to be saved; `None` if it is no memory of a GPU's.
-pub fn view(object: &Bound<'_, PyAny>) -> PyResult<Option<View>> {
-    Ok(Memory::of(object, false)?.map(Memory::lend).transpose()?.map(Lease::freeze))
+pub fn view(object: &Bound<'_, PyAny>, lender: &Lender<'_>) -> PyResult<Option<View>> {
+    let lease = Memory::of(object, false)?.map(|memory| memory.lend(lender, false)).transpose()?;
+    Ok(lease.map(Lease::freeze))
 }
 
 /// The memory of `object` on a GPU, to be loaded into; `None` if it is no memory of a GPU's. Errors also when it is read-only.
-pub fn lease(object: &Bound<'_, PyAny>) -> PyResult<Option<Lease>> {
-    let mut lease = Memory::of(object, true)?.map(Memory::lend).transpose()?;
+pub fn lease(object: &Bound<'_, PyAny>, lender: &Lender<'_>) -> PyResult<Option<Lease>> {
+    let mut lease = Memory::of(object, true)?.map(|memory| memory.lend(lender, true)).transpose()?;
     lease.iter_mut().for_each(|lease| lease.assume_filled(0));
     Ok(lease)
 }
@@ -54,11 +58,12 @@ impl Memory {
         }
     }
 
-    fn lend(self) -> PyResult<Lease> {
-        let Memory { address, bytes, stream, owner } = self;
+    fn lend(self, lender: &Lender<'_>, write: bool) -> PyResult<Lease> {
+        let Memory { address, bytes, stream, mut owner } = self;
         if bytes == 0 {
             return Err(wrong("it has no bytes"));
         }
+        owner.piece = Some(lender.piece(address, bytes, write)?);
         let failed = |e: kvtier::mem::Error| wrong(e.to_string());
         // SAFETY: the object keeps its memory as long as we keep the object; its owner was told not to touch it meanwhile, and what it would
         // write is caught by the checksums.
@@ -78,17 +83,21 @@ fn wrong(what: impl std::fmt::Display) -> PyErr {
 
 /// An object that keeps memory. Letting it go needs the interpreter's lock, which the tiers' threads must never wait for: whoever has the lock
 /// next lets it go.
-struct Kept(Option<Py<PyAny>>);
+struct Kept {
+    object: Option<Py<PyAny>>,
+    /// Dropped when the object is on its way back.
+    piece: Option<Piece>,
+}
 
 impl Kept {
     fn new(object: Bound<'_, PyAny>) -> Self {
-        Kept(Some(object.unbind()))
+        Kept { object: Some(object.unbind()), piece: None }
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if let Some(object) = self.0.take() {
+        if let Some(object) = self.object.take() {
             DONE.lock().unwrap_or_else(PoisonError::into_inner).push(object);
         }
     }

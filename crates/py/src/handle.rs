@@ -2,17 +2,22 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 
-use crate::buffer;
 use crate::end::whole;
 use crate::store::Store;
+use crate::unlocked::Apart;
+use crate::wait::wait_until;
+
+/// How much longer than a batch may take an end may: what waits to be written to lower tiers, the last journal.
+const FAREWELL_MAX: Duration = Duration::from_secs(60);
 
 /// Open tiers, in the process that opened them.
 pub struct Handle {
-    store: Arc<Store>,
+    store: Apart<Arc<Store>>,
     /// Threads do not survive a fork.
     pid: u32,
 }
@@ -20,7 +25,7 @@ pub struct Handle {
 impl Handle {
     /// Holds `store` in this process.
     pub fn new(store: Arc<Store>) -> Self {
-        Handle { store, pid: std::process::id() }
+        Handle { store: Apart::new(store), pid: std::process::id() }
     }
 
     /// The store, to be used beyond the call.
@@ -30,7 +35,7 @@ impl Handle {
 
     /// Another holder of the same store.
     pub fn share(&self) -> Self {
-        Handle { store: self.store(), pid: self.pid }
+        Handle { store: Apart::new(self.store()), pid: self.pid }
     }
 
     /// Errors in a forked child.
@@ -44,15 +49,20 @@ impl Handle {
         )))
     }
 
-    /// Takes no more work, and waits until all that was taken has ended. A second time does nothing.
+    /// Takes no more work, and waits until all that was taken has ended, whoever closed first. Errors with `TimeoutError` where a medium keeps
+    /// what it was given.
     pub fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.check()?;
-        if self.store.close_once() {
-            let ended = py.detach(|| self.store.tier().close().wait());
-            buffer::give_back(py);
-            ended.map_err(|e| PyRuntimeError::new_err(whole(&e)))?;
+        let longest = self.store.settings.timeout.saturating_add(FAREWELL_MAX);
+        match wait_until(py, self.store.tier().close(), Instant::now().checked_add(longest))? {
+            Some(ended) => ended.map_err(|e| PyRuntimeError::new_err(whole(&e))),
+            None => {
+                let seconds = longest.as_secs();
+                Err(PyTimeoutError::new_err(format!(
+                    "closed, but after {seconds} s a medium still holds memory of a batch"
+                )))
+            }
         }
-        Ok(())
     }
 }
 

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use kvtier::core::{Digest, HoldId};
 
+/// No hold lasts longer: the clock ends somewhere.
+const LASTS_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// The holds of one store. Every hold is released when its last key was let go, or ends by itself.
 #[derive(Debug, Default)]
 pub struct Holds {
@@ -19,7 +22,7 @@ pub struct Holds {
 impl Holds {
     /// No holds yet; each lasts so long at most.
     pub fn lasting(lasts: Duration) -> Self {
-        Holds { lasts, ..Holds::default() }
+        Holds { lasts: lasts.min(LASTS_MAX), ..Holds::default() }
     }
 
     /// A lookup holds `keys` from now on.
@@ -58,7 +61,11 @@ impl Holds {
             self.left.remove(&hold);
             for key in keys {
                 if let Some(holds) = self.by_key.get_mut(&key) {
-                    holds.retain(|other| *other != hold);
+                    // The oldest ends first, and mostly stands in front: a key that is looked up all the time has many.
+                    match holds.front() == Some(&hold) {
+                        true => while holds.pop_front_if(|first| *first == hold).is_some() {},
+                        false => holds.retain(|other| *other != hold),
+                    }
                     if holds.is_empty() {
                         self.by_key.remove(&key);
                     }

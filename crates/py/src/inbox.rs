@@ -1,7 +1,7 @@
 //! Where ends of work arrive: futures that can go on, and a descriptor that says so to whoever polls.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -26,6 +26,9 @@ struct Running<T> {
 /// Rings once for all that comes until it is listened to.
 struct Bell {
     fd: EventFd,
+    /// Another descriptor of the same. Others have its number, and may have closed it: then the number is that of some other file by now, which
+    /// is nothing for us to write to, nor to close.
+    shown: RawFd,
     rung: Mutex<Rung>,
 }
 
@@ -47,6 +50,12 @@ impl Wake for Call {
 }
 
 impl Bell {
+    fn new() -> std::io::Result<Self> {
+        let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        let shown = fd.as_fd().try_clone_to_owned()?.into_raw_fd();
+        Ok(Bell { fd, shown, rung: Mutex::default() })
+    }
+
     fn ring(&self, id: Option<u64>) {
         let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         rung.ids.extend(id);
@@ -65,17 +74,32 @@ impl Bell {
     }
 }
 
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let own = counter(self.fd.as_fd().as_raw_fd());
+        if own.is_some() && own == counter(self.shown) {
+            // SAFETY: it still is the descriptor that we made, which nobody owns.
+            drop(unsafe { OwnedFd::from_raw_fd(self.shown) });
+        }
+    }
+}
+
+/// Which event counter a descriptor stands for, as the kernel numbers them; `None` if it is something else.
+fn counter(fd: RawFd) -> Option<String> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+    info.lines().find(|line| line.starts_with("eventfd-id:")).map(str::to_owned)
+}
+
 impl<T> Inbox<T> {
     /// An empty one. Errors when the kernel has no descriptor for it.
     pub fn new() -> std::io::Result<Self> {
         let running = Running { last_id: 0, by_id: HashMap::new(), ended: Vec::new() };
-        let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        Ok(Inbox { bell: Arc::new(Bell { fd, rung: Mutex::default() }), work: Mutex::new(running) })
+        Ok(Inbox { bell: Arc::new(Bell::new()?), work: Mutex::new(running) })
     }
 
     /// Readable while something waits to be drained.
     pub fn fd(&self) -> RawFd {
-        self.bell.fd.as_fd().as_raw_fd()
+        self.bell.shown
     }
 
     /// Starts work; the id is unique for the inbox's life.

@@ -14,6 +14,7 @@ mod handle;
 mod holds;
 mod inbox;
 mod listing;
+mod loan;
 mod name;
 mod store;
 mod tiers;
@@ -28,6 +29,7 @@ use pyo3::prelude::*;
 #[pyo3(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.py().import("atexit")?.call_method1("register", (wrap_pyfunction!(unlocked::ending, module)?,))?;
     module.add_class::<connector::Connector>()?;
     module.add_class::<tiers::Tiers>()?;
     module.add_class::<tiers::Queue>()?;

@@ -8,11 +8,12 @@ use pyo3::prelude::*;
 
 use crate::end::whole;
 use crate::store::Store;
+use crate::unlocked::Apart;
 
 /// What was there at one moment.
 #[pyclass(frozen, module = "kvtier._native")]
 #[derive(Debug)]
-pub struct Listing(Mutex<Names>);
+pub struct Listing(Apart<Mutex<Names>>);
 
 #[pymethods]
 impl Listing {
@@ -29,6 +30,6 @@ impl Listing {
     /// Of the slowest tier, which has all that is there.
     pub fn new(py: Python<'_>, store: &Store) -> PyResult<Self> {
         let names = py.detach(|| store.opened.names()).map_err(|e| PyNotImplementedError::new_err(whole(&e)))?;
-        Ok(Listing(Mutex::new(names)))
+        Ok(Listing(Apart::new(Mutex::new(names))))
     }
 }

@@ -13,13 +13,21 @@ pub enum Name {
     /// An object with the fields of LMCache's `ObjectKey`: its parts, not checked yet. Spelling it in Python would cost more than all else that
     /// is done with it under the interpreter's lock.
     Object(ObjectKey),
+    /// Neither, and why: the batch goes on without it, and says so in the end.
+    None(String),
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Name {
     type Error = PyErr;
 
-    /// Errors when it is neither.
+    /// Never errors: who submits is not to be surprised.
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Name::read(object).unwrap_or_else(|e| Name::None(e.to_string())))
+    }
+}
+
+impl Name {
+    fn read<'py>(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         if object.is_instance_of::<PyString>() {
             return Ok(Name::Text(object.extract()?));
         }

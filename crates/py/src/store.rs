@@ -1,7 +1,6 @@
 //! The tiers as Python sees them: keys by their names, holds by their keys.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,10 +9,13 @@ use kvtier::core::{Class, Ctx, Digest, HoldId, Key, Namespace, Tier};
 use kvtier::key::{KeyId, ObjectKey};
 
 use crate::holds::Holds;
+use crate::loan::Busy;
 use crate::name::Name;
 
 /// At most this many salts' namespaces are remembered; beyond, they are made anew each time.
 const NAMESPACES_MAX: usize = 4096;
+/// So many characters of why an object is no key are told.
+const WHY_MAX: usize = 256;
 
 /// Which keys a store takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,9 +46,10 @@ pub struct Settings {
 pub struct Store {
     pub opened: Opened,
     pub settings: Settings,
+    /// The memory that loads write into.
+    pub busy: Arc<Busy>,
     namespaces: Mutex<HashMap<String, Arc<Namespace>>>,
     holds: Mutex<Holds>,
-    closed: AtomicBool,
 }
 
 /// A key as LMCache spells it, or why it is none.
@@ -56,7 +59,7 @@ impl Store {
     /// Over these tiers.
     pub fn new(opened: Opened, settings: Settings) -> Self {
         let holds = Mutex::new(Holds::lasting(settings.hold));
-        Store { opened, settings, namespaces: Mutex::default(), holds, closed: AtomicBool::new(false) }
+        Store { opened, settings, busy: Arc::default(), namespaces: Mutex::default(), holds }
     }
 
     /// All tiers as one.
@@ -66,20 +69,22 @@ impl Store {
 
     /// The key of this name.
     fn key(&self, name: Name) -> Named {
-        let none = |name, e| format!("the key {name:?} is none of LMCache's: {e}");
+        let none = |e| format!("a key is none of LMCache's: {e}");
         match (self.settings.spelling, name) {
-            (Spelling::Mp, Name::Text(text)) => {
-                Ok(self.of_object(ObjectKey::from_native_name(&text).map_err(|e| none(text, e))?))
-            }
+            (Spelling::Mp, Name::Text(text)) => Ok(self.of_object(ObjectKey::from_native_name(&text).map_err(none)?)),
             (Spelling::Mp, Name::Object(id)) => {
                 // Not all of it, which is long, and whose salt is nobody's business.
                 id.validate().map_err(|e| format!("a key of the model {:?} is none of LMCache's: {e}", id.model))?;
                 Ok(self.of_object(id))
             }
             (Spelling::Engine, Name::Text(text)) => {
-                Ok(Key::new(self.namespace(""), KeyId::from_engine_text(&text).map_err(|e| none(text, e))?))
+                Ok(Key::new(self.namespace(""), KeyId::from_engine_text(&text).map_err(none)?))
             }
             (Spelling::Engine, Name::Object(_)) => Err("keys of LMCache's in-process mode are texts".to_owned()),
+            (_, Name::None(why)) => {
+                let why: String = why.chars().take(WHY_MAX).collect();
+                Err(format!("a key is none of LMCache's: {why}"))
+            }
         }
     }
 
@@ -111,11 +116,6 @@ impl Store {
             known.insert(salt.to_owned(), Arc::clone(&made));
         }
         made
-    }
-
-    /// Whether this is the first time.
-    pub fn close_once(&self) -> bool {
-        !self.closed.swap(true, Ordering::AcqRel)
     }
 
     /// What a batch of this class may take.

@@ -11,15 +11,17 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::buffer::{self, Lender, Lent};
+use crate::config;
 use crate::desk::Desk;
 use crate::end::{End, whole};
 use crate::handle::Handle;
 use crate::listing::Listing;
 use crate::name::Name;
 use crate::store::{Named, Store};
-use crate::wait::wait;
+use crate::unlocked::unlocked;
+use crate::wait::{wait, wait_home};
 use crate::work::How;
-use crate::{buffer, config};
 
 /// How a batch ended: the kind and the text of the first thing that went wrong, one answer a key.
 type Ended = (Option<(String, String)>, Vec<i64>);
@@ -59,13 +61,13 @@ impl Tiers {
     #[pyo3(signature = (keys, prefix=false, hold=false))]
     fn lookup(&self, py: Python<'_>, keys: Vec<Name>, prefix: bool, hold: bool) -> PyResult<Ended> {
         self.0.check()?;
-        let keys = self.0.keys(keys);
+        let keys = self.named(py, keys);
         wait(py, self.0.store().lookup(keys, mode(prefix), hold)).map(ended)
     }
 
     fn remove(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<Ended> {
         self.0.check()?;
-        let keys = self.0.keys(keys);
+        let keys = self.named(py, keys);
         wait(py, self.0.store().remove(keys)).map(ended)
     }
 
@@ -132,18 +134,29 @@ impl fmt::Debug for Tiers {
 }
 
 impl Tiers {
+    /// Reading thousands of names keeps no other thread of Python's waiting.
+    fn named(&self, py: Python<'_>, keys: Vec<Name>) -> Vec<Named> {
+        unlocked(py, || self.0.keys(keys))
+    }
+
     fn with<M: Send, F: Future<Output = End> + Send>(
         &self,
         py: Python<'_>,
         keys: Vec<Name>,
         bufs: &[Bound<'_, PyAny>],
-        lend: fn(&Bound<'_, PyAny>) -> PyResult<M>,
+        lend: fn(&Bound<'_, PyAny>, &Lender<'_>) -> PyResult<M>,
         work: impl FnOnce(Arc<Store>, Vec<Named>, Vec<Vec<M>>) -> F,
     ) -> PyResult<Ended> {
         self.0.check()?;
-        let lent = buffer::lend(keys.len(), bufs, lend).map_err(PyValueError::new_err)?;
-        let keys = self.0.keys(keys);
-        wait(py, work(self.0.store(), keys, lent)).map(ended)
+        let lent = buffer::lend(keys.len(), bufs, &self.0.busy, lend);
+        let Lent { memory, loan } = lent.map_err(PyValueError::new_err)?;
+        let work = work(self.0.store(), self.named(py, keys), memory);
+        let home = async move {
+            let end = work.await;
+            loan.home().await;
+            end
+        };
+        wait_home(py, home).map(ended)
     }
 }
 
@@ -164,7 +177,7 @@ impl Queue {
     }
 
     fn save(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
-        let lent = buffer::lend(keys.len(), &bufs, buffer::view);
+        let lent = buffer::lend(keys.len(), &bufs, &self.0.handle.busy, buffer::view);
         self.0.submit_with(py, keys, lent, Store::save, ended)
     }
 
@@ -177,7 +190,8 @@ impl Queue {
         exact: bool,
         prefetch: bool,
     ) -> PyResult<u64> {
-        let (lent, how) = (buffer::lend(keys.len(), &bufs, buffer::lease), How::of(exact, prefetch));
+        let (lent, how) =
+            (buffer::lend(keys.len(), &bufs, &self.0.handle.busy, buffer::lease), How::of(exact, prefetch));
         self.0.submit_with(py, keys, lent, move |store, keys, into| store.load(keys, into, how), ended)
     }
 

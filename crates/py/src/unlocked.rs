@@ -1,8 +1,52 @@
 //! Work of Python's threads without the interpreter's lock.
 
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::prelude::*;
+
+/// Whether an interpreter is ending. From then on a thread that wants its lock back may wait for ever, and there is no other left to spare.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Python calls this when its interpreter begins to end.
+#[pyfunction]
+pub fn ending() {
+    ENDING.store(true, Ordering::Release);
+}
+
+/// Something whose drop may wait, for threads that end what they are at: Python drops it, with the interpreter's lock, which must not keep
+/// Python's other threads waiting too.
+#[derive(Debug)]
+pub struct Apart<T: Send>(ManuallyDrop<T>);
+
+impl<T: Send> Apart<T> {
+    pub fn new(inner: T) -> Self {
+        Apart(ManuallyDrop::new(inner))
+    }
+}
+
+impl<T: Send> Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Send> Drop for Apart<T> {
+    fn drop(&mut self) {
+        // SAFETY: taken once, in the drop.
+        let mut inner = Some(unsafe { ManuallyDrop::take(&mut self.0) });
+        if !ENDING.load(Ordering::Acquire) {
+            let _ = Python::try_attach(|py| py.detach(|| drop(inner.take())));
+        }
+    }
+}
+
 /// Does `work` while other threads of Python's may run.
 #[cfg(not(feature = "lock-clock"))]
-pub fn unlocked<T: Send>(py: pyo3::Python<'_>, work: impl FnOnce() -> T + Send) -> T {
+pub fn unlocked<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
     py.detach(work)
 }
 

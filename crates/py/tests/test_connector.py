@@ -84,9 +84,6 @@ class Contract(Case):
             ok, error, _ = w.set([wrong], [filled(1)])
             self.assertFalse(ok)
             self.assertIn("none of LMCache's", error)
-        for wrong in [7, None, ObjectKey("text"), ObjectKey(b"1", kv_rank=1 << 80), ObjectKey(b"1", object_group_id=-1)]:
-            with self.assertRaises((TypeError, AttributeError, OverflowError)):
-                w.client.submit_batch_exists([wrong])
 
     def test_a_miss_is_no_error_and_touches_no_byte(self):
         w = self.wrapped()

@@ -196,18 +196,18 @@ class Flat(Case):
     def test_memory_stays_flat(self):
         """Saves, loads, lookups and removes of small chunks, each of them a batch of its own."""
         w = self.wrapped()
-        chunk, into = filled(1, SMALL), aligned(SMALL)
+        chunk, into = filled(1, SMALL), [aligned(SMALL) for _ in range(25)]
         self.assertTrue(w.set([key(1)], [chunk])[0])
-        kinds = [
-            ("submit_batch_exists", [key(1000)]),
-            ("submit_batch_get", [key(1)], [into]),
-            ("submit_batch_set", [key(1)], [chunk]),
-            ("submit_batch_delete", [key(2000)]),
-        ]
+
+        def kinds(buffer):
+            yield w.submit("submit_batch_exists", [key(1000)])
+            yield w.submit("submit_batch_get", [key(1)], [buffer])
+            yield w.submit("submit_batch_set", [key(1)], [chunk])
+            yield w.submit("submit_batch_delete", [key(2000)])
 
         def some(count):
             for _ in range(0, count, 100):
-                last = [w.submit(*kinds[n % 4]) for n in range(100)]
+                last = [future for buffer in into for future in kinds(buffer)]
                 self.assertTrue(all(w.wait(f)[0] for f in last))
 
         some(SUBMITS // 10)
@@ -216,7 +216,7 @@ class Flat(Case):
             some(SUBMITS // 10)
         self.assertLess(rss() - before, 8 * MIB)
         self.assertEqual(len(os.listdir("/proc/self/fd")), fds)
-        self.assertEqual(into.tobytes(), chunk.tobytes())
+        self.assertTrue(all(buffer.tobytes() == chunk.tobytes() for buffer in into))
 
     def test_opening_and_closing_leaves_nothing_behind(self):
         def once():
@@ -291,6 +291,26 @@ class Ends(Case):
             store.close()
         """)
         self.assertEqual(code, 0, said)
+
+    def test_a_second_interpreter_of_the_process_may_use_it_and_end(self):
+        for how in ("c.close()", "pass", "del c"):
+            self.well(how, """
+                import kvtier
+                try:
+                    import _xxsubinterpreters as interpreters
+                except ImportError:
+                    raise SystemExit(0)
+                tiers = [{"type": "file", "path": DIR, "bytes": 1 << 28}]
+                lines = [
+                    "import kvtier",
+                    "from test_connector import filled, key",
+                    f"c = kvtier.Connector(tiers={tiers})",
+                    "c.submit_batch_set([key(n) for n in range(8)], [filled(n, 4 << 20) for n in range(8)])",
+                    "HOW",
+                ]
+                other = interpreters.create()
+                interpreters.run_string(other, chr(10).join(lines))
+            """)
 
     def test_after_a_fork_the_child_is_told_and_the_parent_goes_on(self):
         code, said = scripts.run("""

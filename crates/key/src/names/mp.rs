@@ -147,6 +147,8 @@ fn wrong_fields(name: &str) -> InvalidKey {
     refused(name, "it has the wrong number of fields between '@'")
 }
 
+/// The salt, which is the fifth field, stays with whoever gave it.
 fn refused(name: &str, why: &str) -> InvalidKey {
-    InvalidKey::new(format!("{name:?} names no chunk: {why}"))
+    let shown = name.match_indices('@').nth(3).map_or(name, |(at, _)| &name[..at]);
+    InvalidKey::new(format!("{shown:?} names no chunk: {why}"))
 }

@@ -23,7 +23,7 @@ class Connector(_native.Connector):
     """Batches of saves, loads, lookups and removes over tiers, submitted without waiting.
 
     ``tiers`` is a list of specs, the fastest first; ``config`` is the path of a file that holds them. A batch that takes longer than
-    ``timeout_seconds`` ends with what it has.
+    ``timeout_seconds`` ends with what it has, as soon as no medium is at its buffers any more.
     """
 
     def __new__(
@@ -33,5 +33,5 @@ class Connector(_native.Connector):
         config: Optional[str] = None,
         timeout_seconds: float = 30.0,
     ) -> "Connector":
-        _outer.refuse_two_capacities(sys._getframe(1).f_locals.get("config"))
+        _outer.refuse_two_capacities(_outer.config_of(sys._getframe().f_back))
         return super().__new__(cls, {"tiers": tiers, "config": config}, timeout_seconds=timeout_seconds)

@@ -1,6 +1,7 @@
 """Batches that an event loop waits for."""
 
 import asyncio
+import weakref
 from typing import Optional
 
 from . import _native
@@ -13,20 +14,36 @@ class Asking:
 
     def __init__(self, queue: _native.Queue, loop: asyncio.AbstractEventLoop) -> None:
         self.queue = queue
-        self.loop = loop
+        # The loop has us, and a store has us by the loop: it would never go if we had it too.
+        self._loop = weakref.ref(loop)
         self._waiting: dict[int, asyncio.Future[Ended]] = {}
         loop.add_reader(queue.fd, self._arrived)
 
     def future(self, batch: int) -> "asyncio.Future[Ended]":
         """Resolves when the batch of this number has ended. What was cancelled goes on below and keeps its memory till its end."""
-        waiting: asyncio.Future[Ended] = self.loop.create_future()
+        waiting: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self._waiting[batch] = waiting
         return waiting
+
+    async def home(self, batch: int) -> Ended:
+        """The same for who takes the batch's memory for his own as soon as he waits no more: when cancelled, he does so after its end."""
+        waiting = self.future(batch)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            while not waiting.done():
+                try:
+                    await asyncio.wait([waiting])
+                except asyncio.CancelledError:
+                    continue
+            raise
 
     def stop(self) -> None:
         """Listens no more. Only for closed tiers, where all that waits has ended."""
         self._arrived()
-        self.loop.remove_reader(self.queue.fd)
+        loop = self._loop()
+        if loop is not None:
+            loop.remove_reader(self.queue.fd)
         for waiting in self._waiting.values():
             waiting.cancel()
         self._waiting.clear()

@@ -1,6 +1,12 @@
 """What stands around our parameters in LMCache's object for a plugin. LMCache does not show it to us; the frame that makes us does."""
 
-from typing import Any
+from types import FrameType
+from typing import Any, Optional
+
+
+def config_of(maker: Optional[FrameType]) -> Any:
+    """What the frame that makes us calls its configuration. There is no frame where a thread begins with us."""
+    return None if maker is None else maker.f_locals.get("config")
 
 
 def refuse_two_capacities(outer: Any) -> None:

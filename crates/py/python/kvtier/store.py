@@ -57,8 +57,11 @@ class Store:
 
     Every call takes a batch: keys, and a buffer for each, which is anything with Python's buffer protocol, a NumPy array or a torch tensor, or,
     over a tier of type ``gds``, memory of a GPU: a torch tensor there, and whatever has ``__cuda_array_interface__`` or speaks DLPack. Nothing
-    is copied that needs not be. A buffer that is being saved must not be written, one that is being loaded not be read, before the call
-    has returned. What ends in an error for one chunk raises after all others have ended.
+    is copied that needs not be. A buffer that is being saved must not be written, one that is being loaded not be touched, before the call
+    has returned; two loads under way at once need two buffers. What ends in an error for one chunk raises after all others have ended.
+
+    A call returns when the buffers are the caller's again, also where it took too long, was cancelled, or a signal came: if a medium hangs
+    with a buffer, that is later than ``timeout_seconds``. A second signal is raised at once, and the buffers are then not to be used again.
     """
 
     def __init__(
@@ -90,12 +93,12 @@ class Store:
     async def asave(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> list[bool]:
         """As ``save``."""
         ask = self._ask()
-        return _written(await ask.future(ask.queue.save(_names(keys), _bytes(buffers))))
+        return _written(await ask.home(ask.queue.save(_names(keys), _bytes(buffers))))
 
     async def aload(self, keys: Sequence[AnyKey], buffers: Sequence[Any], *, prefetch: bool = False) -> Found:
         """As ``load``; with ``prefetch``, after those for whom somebody waits now."""
         ask = self._ask()
-        return _found(await ask.future(ask.queue.load(_names(keys), _bytes(buffers), exact=False, prefetch=prefetch)))
+        return _found(await ask.home(ask.queue.load(_names(keys), _bytes(buffers), exact=False, prefetch=prefetch)))
 
     async def alookup(self, keys: Sequence[AnyKey], *, prefix: bool = False) -> Found:
         """As ``lookup``."""
@@ -136,6 +139,9 @@ class Store:
         loop = asyncio.get_running_loop()
         asking = self._asking.get(loop)
         if asking is None:
+            # What still waits for a loop that was closed would keep it.
+            for gone in [other for other in self._asking if other.is_closed()]:
+                del self._asking[gone]
             asking = self._asking[loop] = Asking(self._tiers.queue(), loop)
         return asking
 
