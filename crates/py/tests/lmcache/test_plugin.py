@@ -1,5 +1,6 @@
 """`kvtier.lmcache.KvtierL2Adapter` under LMCache's own `plugin`: its factory, its controllers' calls."""
 
+import logging
 import os
 import time
 import unittest
@@ -54,6 +55,32 @@ class Plugin(Case):
         a.delete([*keys, key(99)])
         self.assertEqual(heard.deleted, keys)
         self.assertEqual(self.lookup(a, keys), [False] * 4)
+
+    def test_a_listener_or_a_log_that_raises_costs_no_answer(self):
+        class Broken(Heard):
+            def on_l2_keys_stored(self, keys, sizes):
+                raise RuntimeError("on purpose")
+
+            on_l2_keys_accessed = on_l2_keys_deleted = lambda self, *_: self.on_l2_keys_stored(None, None)
+
+        a = self.opened()
+        a.register_listener(Broken())
+        with self.assertLogs("kvtier") as log:
+            self.assertTrue(self.store(a, [key(1)], [self.arena.obj(MIB, 1)]).is_successful())
+            self.assertEqual(self.load(a, [key(1)], [self.arena.obj(MIB)]), [True])
+            a.delete([key(1)])
+        self.assertEqual([record.getMessage() for record in log.records], ["a listener failed"] * 3)
+
+        def broken(record):
+            raise RuntimeError("on purpose")
+
+        logger = logging.getLogger("kvtier")
+        logger.addFilter(broken)
+        self.addCleanup(logger.removeFilter, broken)
+        a.close()
+        self.assertFalse(self.store(a, [key(1)], [self.arena.obj(MIB, 1)]).is_successful())
+        self.assertEqual(self.lookup(a, [key(1)]), [False])
+        self.assertEqual(self.load(a, [key(1)], [self.arena.obj(MIB)]), [False])
 
     def test_an_answer_is_given_once(self):
         a = self.opened()

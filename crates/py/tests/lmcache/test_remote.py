@@ -1,5 +1,8 @@
 """`kvtier.lmcache.KvtierRemoteConnector` under LMCache's own in-process engine, its token database, its storage manager."""
 
+import asyncio
+import concurrent.futures
+import pathlib
 import time
 import unittest
 import uuid
@@ -134,7 +137,7 @@ class Remote(Engine):
             self.whole(more, len(more))
             self.stop()
 
-    def theirs(self, meta):
+    def theirs(self, meta, **settings):
         extra = {"remote_storage_plugin.fs.base_path": self.dir, "save_chunk_meta": meta}
         config = LMCacheEngineConfig.from_defaults(
             chunk_size=CHUNK,
@@ -142,6 +145,7 @@ class Remote(Engine):
             max_local_cpu_size=0.05,
             remote_storage_plugins=["fs"],
             extra_config=extra,
+            **settings,
         )
         return self.start(config)
 
@@ -166,8 +170,6 @@ class Remote(Engine):
         self.assertEqual(self.on_loop(engine, connector.ping()), 0)
 
     def on_loop(self, engine, coroutine):
-        import asyncio
-
         return asyncio.run_coroutine_threadsafe(coroutine, engine.storage_manager.loop).result(20)
 
     def test_the_engines_memory_comes_back(self):
@@ -176,8 +178,50 @@ class Remote(Engine):
         self.stored(self.engine_now, tokens, len(tokens))
         for _ in range(3):
             self.whole(tokens, len(tokens))
-        allocator = self.engine_now.storage_manager.allocator_backend.memory_allocator
-        self.assertEqual(allocator.pin_allocator.num_active_allocations, 0)
+        self.assertEqual(self.allocated(), 0)
+
+    def allocated(self):
+        return self.engine_now.storage_manager.allocator_backend.memory_allocator.pin_allocator.num_active_allocations
+
+    def test_memory_comes_back_where_a_call_is_cancelled_on_the_way(self):
+        tokens = list(range(2 * CHUNK + 5))
+        self.engine_now = engine = self.engine({"save_chunk_meta": True}, save_unfull_chunk=True)
+        self.stored(engine, tokens, len(tokens))
+        connector = engine.storage_manager.storage_backends["RemoteBackend-kvtier"].connection.getWrappedConnector()
+        keys = [key for _, _, key in engine.token_database.process_tokens(tokens)]
+
+        async def cancelled(*_):
+            raise asyncio.CancelledError
+
+        limit = time.monotonic() + 20
+        while self.allocated() and time.monotonic() < limit:
+            time.sleep(0.02)
+        connector._get_odd, allocate, got = cancelled, connector.local_cpu_backend.allocate, []
+        connector.local_cpu_backend.allocate = lambda *what: got.append(allocate(*what)) or got[-1]
+        with self.assertRaises((asyncio.CancelledError, concurrent.futures.CancelledError)):
+            self.on_loop(engine, connector.batched_get(keys))
+        self.assertEqual((len(got), self.allocated()), (2, 0))
+
+    def test_a_header_that_says_what_cannot_be_is_a_miss_and_asks_for_no_memory(self):
+        tokens = list(range(2 * CHUNK + 5))
+        self.engine_now = engine = self.theirs(True, save_unfull_chunk=True)
+        self.stored(engine, tokens, len(tokens))
+        self.stop()
+        # What LMCache wrote has no checksums: a byte that flips in a shape is ours to notice.
+        odd = min(pathlib.Path(self.dir).glob("*.data"), key=lambda file: file.stat().st_size)
+        data = bytearray(odd.read_bytes())
+        data[15] = 0x7F
+        odd.write_bytes(data)
+        self.engine_now = engine = self.engine({"save_chunk_meta": True}, save_unfull_chunk=True)
+        connector = engine.storage_manager.storage_backends["RemoteBackend-kvtier"].connection.getWrappedConnector()
+        keys = [key for _, _, key in engine.token_database.process_tokens(tokens)]
+        asked, allocate = [], connector.local_cpu_backend.allocate
+        connector.local_cpu_backend.allocate = lambda shapes, *rest: asked.append(shapes) or allocate(shapes, *rest)
+        with self.assertLogs("kvtier", "WARNING"):
+            found = self.on_loop(engine, connector.batched_get(keys))
+        self.assertEqual([obj is not None for obj in found], [True, True, False])
+        [obj.ref_count_down() for obj in found if obj is not None]
+        self.assertEqual(len(asked), 2)
 
     def test_settings_that_contradict_each_other_are_said_and_leave_no_backend(self):
         place = "remote_storage_plugin.kvtier"

@@ -1,7 +1,6 @@
 """An L2 adapter of LMCache's multi-process server."""
 
 import itertools
-import logging
 import sys
 import threading
 from types import MappingProxyType
@@ -14,9 +13,7 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.distributed.l2_adapters.config import L2AdapterConfigBase
 from lmcache.v1.memory_management import MemoryObj
 
-from .. import _native, _outer
-
-logger = logging.getLogger("kvtier")
+from .. import _native, _outer, _told
 
 # LMCache keeps what it has found locked for as long as a read lock of its first level lasts; then it has forgotten about it itself.
 LOCK_SECONDS = 300.0
@@ -48,7 +45,7 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     """Storing, looking up and loading over tiers. It has no thread: the tiers' threads ring the three descriptors themselves."""
 
     def __init__(self, config: KvtierL2AdapterConfig, l1_memory_desc: Optional[L1MemoryDesc] = None) -> None:
-        _outer.refuse_global_eviction(sys._getframe(1).f_locals.get("config"))
+        _outer.refuse_global_eviction(_outer.config_of(sys._getframe().f_back))
         # No capacity for the base class: it would count only what this process stores, and LMCache would evict by that.
         super().__init__(max_capacity_bytes=0)
         # Only `submit_unlock` ends a lock.
@@ -97,14 +94,15 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         with self._lock:
             ends = [(*end, *self._storing.pop(end[0])) for end in self._stores.drain()]
         for task, fault, answers, keys, sizes in ends:
-            _log("store", fault)
+            _told.fault("store", fault)
             if answers.count(1) < len(answers):
                 # A chunk that was there already adds no byte, but was used.
                 kept = [(key, size * answer) for key, size, answer in zip(keys, sizes, answers) if answer >= 0]
                 keys, sizes = [key for key, _ in kept], [size for _, size in kept]
             results[task] = L2StoreResult(len(keys) == len(answers), sum(sizes))
             if keys:
-                self._notify_keys_stored(keys, sizes)
+                with _told.listeners():
+                    self._notify_keys_stored(keys, sizes)
         return results
 
     def submit_lookup_and_lock_task(self, keys: list[ObjectKey], group_layout_descs: Any) -> int:
@@ -116,7 +114,7 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     def query_lookup_and_lock_result(self, task_id: int) -> Optional[Bitmap]:
         with self._lock:
             for task, fault, answers in self._lookups.drain():
-                _log("lookup", fault)
+                _told.fault("lookup", fault)
                 self._found[task] = _bitmap(answers)
                 del self._looking[task]
             return self._found.pop(task_id, None)
@@ -134,23 +132,25 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         accessed: list[ObjectKey] = []
         with self._lock:
             for task, fault, answers in self._loads.drain():
-                _log("load", fault)
+                _told.fault("load", fault)
                 self._loaded[task] = _bitmap(answers)
                 keys = self._loading.pop(task)
                 accessed += [key for key, answer in zip(keys, answers) if answer >= 0] if -1 in answers else keys
             result = self._loaded.pop(task_id, None)
         if accessed:
-            self._notify_keys_accessed(accessed)
+            with _told.listeners():
+                self._notify_keys_accessed(accessed)
         return result
 
     def delete(self, keys: list[ObjectKey]) -> None:
         """Deletes what nobody has locked, here or in another process on the same directory."""
         _, sizes = self._tiers.lookup(keys)
         fault, answers = self._tiers.remove(keys)
-        _log("delete", fault)
+        _told.fault("delete", fault)
         gone = [at for at, answer in enumerate(answers) if answer >= 0 and sizes[at] >= 0]
         if gone:
-            self._notify_keys_deleted([keys[at] for at in gone], [sizes[at] for at in gone])
+            with _told.listeners():
+                self._notify_keys_deleted([keys[at] for at in gone], [sizes[at] for at in gone])
 
     def list_l2_keys(
         self, model_name: Optional[str] = None, page_size: int = 500, cursor: Optional[str] = None
@@ -224,8 +224,3 @@ def _bitmap(answers: list[int]) -> Bitmap:
     bitmap = Bitmap(len(answers))
     bitmap.batched_set([at for at, answer in enumerate(answers) if answer >= 0])
     return bitmap
-
-
-def _log(what: str, fault: Optional[tuple[str, str]]) -> None:
-    if fault is not None:
-        logger.warning("%s: %s: %s", what, *fault)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -15,7 +16,7 @@ from lmcache.v1.protocol import RemoteMetadata
 from lmcache.v1.storage_backend.connector import ConnectorAdapter, ConnectorContext, extract_plugin_type
 from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
-from .. import _native, errors
+from .. import _native, _told, errors
 from .._asking import Asking
 
 logger = logging.getLogger("kvtier")
@@ -86,7 +87,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
 
     def batched_contains(self, keys: Keys) -> int:
         fault, answers = self._tiers.lookup(_names(keys), prefix=True)
-        _log("lookup", fault)
+        _told.fault("lookup", fault)
         return _prefix(answers)
 
     async def batched_async_contains(self, lookup_id: str, keys: Keys, pin: bool = False) -> int:
@@ -118,11 +119,9 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
 
     async def batched_put(self, keys: Keys, memory_objs: Objs) -> None:
         """Whoever calls us gives up his reference when we are done, which a cancelled call is not: we keep our own until then."""
-        bufs: Bufs = [self._with_header(obj) for obj in memory_objs]
-        for obj in memory_objs:
-            obj.ref_count_up()
         ask = self._ask()
-        fault, _ = await self._until_done(ask.future(ask.queue.save(_names(keys), bufs)), memory_objs)
+        batch = ask.queue.save(_names(keys), [self._with_header(obj) for obj in memory_objs])
+        fault, _ = await self._until_done(ask.future(batch), memory_objs)
         errors.check(fault)
 
     async def list(self) -> Names:
@@ -133,7 +132,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
 
     def remove_sync(self, key: CacheEngineKey) -> bool:
         fault, answers = self._tiers.remove(_names([key]))
-        _log("remove", fault)
+        _told.fault("remove", fault)
         return answers[0] >= 0
 
     def support_ping(self) -> bool:
@@ -161,11 +160,13 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
     async def _lookup(self, keys: Keys, prefix: bool = False, hold: bool = False) -> Lens:
         ask = self._ask()
         fault, answers = await ask.future(ask.queue.lookup(_names(keys), prefix=prefix, hold=hold))
-        _log("lookup", fault)
+        _told.fault("lookup", fault)
         return answers
 
     async def _until_done(self, ended: Any, objs: Objs) -> Any:
-        """Gives back one reference of each object once the tiers are done with its memory, also where the caller no longer waits."""
+        """Keeps a reference of each object until the tiers are done with its memory, also where the caller no longer waits."""
+        for obj in objs:
+            obj.ref_count_up()
 
         def give_back(_: Any) -> None:
             for obj in objs:
@@ -188,17 +189,13 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         at = [n for n, obj in enumerate(objs) if obj is not None]
         if not at:
             return [-1] * len(keys)
-        for n in at:
-            objs[n].ref_count_up()  # type: ignore[union-attr]
-        ask = self._ask()
-        batch = ask.queue.load(_names([keys[n] for n in at]), [bufs[n] for n in at], exact=False, prefetch=prefetch)
         lens = [-1] * len(keys)
-        try:
+        with _given_back_unless_done(objs):
+            ask = self._ask()
+            names, into = _names([keys[n] for n in at]), [bufs[n] for n in at]
+            batch = ask.queue.load(names, into, exact=False, prefetch=prefetch)
             fault, answers = await self._until_done(ask.future(batch), [objs[n] for n in at])
-        except asyncio.CancelledError:
-            _give_back(objs)
-            raise
-        _log("load", fault)
+        _told.fault("load", fault)
         for n, answer in zip(at, answers):
             lens[n] = answer
         return lens
@@ -238,7 +235,9 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
                 obj.ref_count_down()
                 objs[n] = None
         odd = [n for n, len_there in enumerate(there) if objs[n] is None and len_there > self.remote_metadata_bytes]
-        for n, obj in zip(odd, await self._get_odd([keys[n] for n in odd], [there[n] for n in odd], prefetch)):
+        with _given_back_unless_done(objs):
+            found = await self._get_odd([keys[n] for n in odd], [there[n] for n in odd], prefetch)
+        for n, obj in zip(odd, found):
             objs[n] = obj
         return objs
 
@@ -258,12 +257,13 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         whole = [bytearray(len_there) for len_there in lens]
         ask = self._ask()
         fault, found = await ask.future(ask.queue.load(_names(keys), whole, prefetch=prefetch))
-        _log("load", fault)
+        _told.fault("load", fault)
         return [self._of_whole(read) if answer >= 0 else None for read, answer in zip(whole, found)]
 
     def _of_whole(self, read: bytearray) -> Optional[MemoryObj]:
         told, data = _header(read[: self.remote_metadata_bytes]), memoryview(read)[self.remote_metadata_bytes :]
-        if told is None or told.length != len(data):
+        if told is None or told.length != len(data) or _bytes_of(told) != len(data):
+            # Asked for what such a header says, LMCache would look for that much memory until there is some.
             logger.warning("load: a chunk of %d bytes has no header that fits", len(read))
             return None
         obj = self.local_cpu_backend.allocate(told.shapes, told.dtypes, told.fmt)
@@ -336,12 +336,19 @@ def _header(text: bytearray) -> Optional[RemoteMetadata]:
         return None
 
 
-def _give_back(objs: list[Optional[MemoryObj]]) -> None:
-    for obj in objs:
-        if obj is not None:
-            obj.ref_count_down()
+def _bytes_of(told: RemoteMetadata) -> int:
+    """What its tensors take."""
+    return sum(math.prod(shape) * (dtype.itemsize if dtype else 1) for shape, dtype in zip(told.shapes, told.dtypes))
 
 
-def _log(what: str, fault: Optional[tuple[str, str]]) -> None:
-    if fault is not None:
-        logger.warning("%s: %s: %s", what, *fault)
+@contextlib.contextmanager
+def _given_back_unless_done(objs: list[Optional[MemoryObj]]) -> Iterator[None]:
+    """Nobody gets them where this is cancelled or fails."""
+    try:
+        yield
+    except BaseException:
+        for obj in objs:
+            if obj is not None:
+                obj.ref_count_down()
+        raise
+
