@@ -1,7 +1,7 @@
 //! Where chunks stand in their chains, for those that are not there yet.
 
 use hashbrown::HashMap;
-use kvtier_key::{Key, KeyId};
+use kvtier_key::{Digest, Key, KeyId};
 
 use crate::{Index, Tag};
 
@@ -41,8 +41,18 @@ pub(crate) struct Chains {
     /// Two generations: the young one becomes the old one when it is full, and the old one is forgotten.
     young: HashMap<Tag, ChainPlace>,
     old: HashMap<Tag, ChainPlace>,
-    /// Chunks that are being written: the chunk before each, and by how many saves.
-    coming: HashMap<Tag, (Option<Tag>, u32)>,
+    coming: HashMap<Tag, Coming>,
+}
+
+/// A chunk that is being written.
+#[derive(Debug, Default)]
+struct Coming {
+    /// The chunk before it.
+    before: Option<Tag>,
+    /// By how many saves.
+    saves: u32,
+    /// Who comes after it and was there sooner: the policy could not be told whose child that is.
+    early: Option<Tag>,
 }
 
 impl Chains {
@@ -87,20 +97,36 @@ impl Index {
     pub fn expect(&mut self, tag: Tag, place: ChainPlace) -> bool {
         let has_room = self.chains.coming.len() < COMING_MAX || self.chains.coming.contains_key(&tag);
         if has_room {
-            let (before, saves) = self.chains.coming.entry(tag).or_insert((None, 0));
-            (*before, *saves) = (place.parent, *saves + 1);
+            let coming = self.chains.coming.entry(tag).or_default();
+            (coming.before, coming.saves) = (place.parent, coming.saves + 1);
         }
         has_room
     }
 
     /// The save of a chunk that was [expected](Index::expect) has ended, however it did.
     pub fn settle(&mut self, tag: Tag) {
-        if let Some((_, saves)) = self.chains.coming.get_mut(&tag) {
-            *saves -= 1;
-            if *saves == 0 {
+        if let Some(coming) = self.chains.coming.get_mut(&tag) {
+            coming.saves -= 1;
+            if coming.saves == 0 {
                 self.chains.coming.remove(&tag);
             }
         }
+    }
+
+    /// A chunk came, and the one before it is not there: if that is on its way, the policy hears of the two then.
+    pub(crate) fn note_early(&mut self, digest: &Digest, before: Tag) {
+        if let Some(coming) = self.chains.coming.get_mut(&before) {
+            coming.early = Some(Tag::of(digest));
+        }
+    }
+
+    /// The slot of a chunk that came sooner than this one, which is before it.
+    pub(crate) fn take_early(&mut self, digest: &Digest) -> Option<u32> {
+        if self.chains.coming.is_empty() {
+            return None;
+        }
+        let early = self.chains.coming.get_mut(&Tag::of(digest))?.early.take()?;
+        self.find_tag(early)
     }
 
     /// The nearest chunk before a place that is there; `Err` if one in between is neither there nor on its way.
@@ -112,9 +138,19 @@ impl Index {
             if let Some(slot) = self.find_tag(tag) {
                 return Ok(Some(slot));
             }
-            next = self.chains.coming.get(&tag).ok_or(Orphan)?.0;
+            next = self.chains.coming.get(&tag).ok_or(Orphan)?.before;
         }
         Ok(None)
+    }
+
+    /// Whether a slot is among those before another in its chain of which the policy cannot know: across chunks that are on their way.
+    pub(crate) fn leads_across(&self, slot: u32, of: Option<u32>) -> bool {
+        let absent = |tag: &Tag| self.find_tag(*tag).is_none();
+        let across = |at: &u32| {
+            let parent = self.slab[*at].chunk().parent.filter(absent)?;
+            self.ancestor(ChainPlace { parent: Some(parent), ..ChainPlace::default() }).ok()?
+        };
+        std::iter::successors(of, across).take(self.chains.coming.len() + 1).any(|at| at == slot)
     }
 }
 

@@ -408,6 +408,11 @@ impl Index {
         self.count(chunk);
         self.sets.entered(&chunk.digest, chunk.tenant);
         self.tell_policy(slot);
+        if let Some(child) = self.take_early(&chunk.digest)
+            && self.slab[child].state == State::Present
+        {
+            self.tell_policy(child);
+        }
         Inserted::New(slot)
     }
 
@@ -427,6 +432,9 @@ impl Index {
     pub(crate) fn tell_policy(&mut self, slot: u32) {
         let chunk = self.slab[slot].chunk();
         let parent = chunk.parent.and_then(|tag| self.find_tag(tag));
+        if let (Some(before), None, false) = (chunk.parent, parent, self.policy.takes_orphans()) {
+            self.note_early(&chunk.digest, before);
+        }
         let entry = kvtier_evict::Entry::new(slot, chunk.bytes).with_chain(parent, chunk.depth);
         self.policy.insert(entry.with_group(chunk.tenant.0).with_tag(hash(&chunk.digest)));
     }

@@ -140,10 +140,11 @@ impl Index {
         match self.ancestor(place) {
             // Who only inferred that something is missing may be wrong.
             Err(_) => !place.told || self.policy.takes_orphans(),
-            Ok(ancestor) => {
-                let goes = self.leftover().or_else(|| self.policy.victim_for(ancestor));
-                goes.is_some() || self.policy.victim().is_none()
-            }
+            Ok(_) if self.leftover().is_some() => true,
+            Ok(ancestor) => match self.policy.victim_for(ancestor) {
+                Some(victim) => self.policy.takes_orphans() || !self.leads_across(victim, ancestor),
+                None => self.policy.victim().is_none(),
+            },
         }
     }
 

@@ -154,6 +154,28 @@ fn an_orphan_displaces_nothing_unless_the_one_before_it_is_on_its_way() {
 }
 
 #[test]
+fn a_chain_does_not_displace_its_own_beginning_in_whatever_order_it_comes() {
+    let mut index = index(6, PolicyKind::Default);
+    assert!(save(&mut index, 0, ChainPlace::new(None, 0)).is_ok());
+    assert!((1..3).all(|n| save(&mut index, n, after(0, n - 1, n as u32)).is_ok()));
+    assert!((3..6).all(|n| index.expect(Tag::of(key(0, n).digest()), after(0, n - 1, n as u32))));
+    let want = |n: u64| Want::new(10).with_place(after(0, n - 1, n as u32));
+    let mut claims = [3, 4, 5].map(|n| match index.reserve_for(0, &want(n)) {
+        Reserve::Granted(room) => Some(room),
+        other => panic!("{other:?}"),
+    });
+    let mut come = |index: &mut Index, n: u64| {
+        let chunk = Chunk::new(*key(0, n).digest(), 8, 10).with_place(after(0, n - 1, n as u32));
+        let _ = index.commit(claims[n as usize - 3].take().unwrap(), chunk);
+    };
+    come(&mut index, 4);
+    assert_eq!(index.reserve_for(0, &want(5)), Reserve::Full(Refusal::NotWorth), "2 is before 3, which is on its way");
+    come(&mut index, 3);
+    come(&mut index, 5);
+    assert_eq!(index.reserve_for(0, &want(6)), Reserve::Full(Refusal::NotWorth), "3 is before 4, which came sooner");
+}
+
+#[test]
 fn a_chain_may_be_as_deep_as_can_be_said() {
     let mut index = index(2, PolicyKind::Default);
     index.learn_order(&[key(0, 0), key(0, 1)]);
