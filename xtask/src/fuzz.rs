@@ -3,6 +3,7 @@
 //! Inputs worth keeping lie in `fuzz/seeds/TARGET`; what a run finds goes to `fuzz/corpus/TARGET`, which is not tracked.
 
 use std::path::Path;
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -48,10 +49,19 @@ pub fn targets() -> Result<Result<Vec<String>, String>> {
 /// is safe but for a few lines.
 const SMOKE: [&str; 3] = ["--dev", "--sanitizer", "none"];
 
-/// Every target for a few seconds.
+/// Every target for a few seconds, as many at once as there are cores.
 pub fn smoke(targets: &[String]) -> Result<()> {
     Cmd::new("cargo +nightly fuzz build").args(SMOKE).limit_s(BUILD_LIMIT_S).run()?;
-    targets.iter().try_for_each(|target| run_for(target, SMOKE_S, &SMOKE))
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    targets.chunks(cores).try_for_each(|some| {
+        thread::scope(|scope| {
+            let mut runs = Vec::new();
+            for target in some {
+                runs.push(scope.spawn(|| run_for(target, SMOKE_S, &SMOKE)));
+            }
+            runs.into_iter().try_for_each(|run| run.join().expect("nobody panics in it"))
+        })
+    })
 }
 
 /// One target for `seconds`.
