@@ -159,7 +159,7 @@ impl Index {
         }
         let victim = self.policy.victim_of(want.tenant.0);
         victim.is_none_or(|victim| {
-            ancestor != Some(victim) && (self.policy.may_go(victim) || !self.leads_to(victim, ancestor))
+            !self.leads_across(victim, ancestor) && (self.policy.may_go(victim) || !self.leads_to(victim, ancestor))
         })
     }
 

@@ -155,7 +155,14 @@ fn an_orphan_displaces_nothing_unless_the_one_before_it_is_on_its_way() {
 
 #[test]
 fn a_chain_does_not_displace_its_own_beginning_in_whatever_order_it_comes() {
-    let mut index = index(6, PolicyKind::Default);
+    for quota in [None, Some(60)] {
+        let mut index = index(if quota.is_some() { 9 } else { 6 }, PolicyKind::Default);
+        index.set_quota(TenantId(0), quota);
+        chain_in_another_order(index);
+    }
+}
+
+fn chain_in_another_order(mut index: Index) {
     assert!(save(&mut index, 0, ChainPlace::new(None, 0)).is_ok());
     assert!((1..3).all(|n| save(&mut index, n, after(0, n - 1, n as u32)).is_ok()));
     assert!((3..6).all(|n| index.expect(Tag::of(key(0, n).digest()), after(0, n - 1, n as u32))));
