@@ -356,21 +356,21 @@ impl Index {
     pub(crate) fn start_leaving(&mut self, slot: u32) -> Entry {
         let line = &mut self.slab[slot];
         line.state = State::Leaving;
-        self.books.leaving += line.bytes();
-        self.quotas.leave(line.tenant(), line.bytes());
+        let entry = line.entry(slot);
+        self.count_leaving(entry.chunk.tenant, entry.chunk.bytes);
         self.policy.leave(slot);
-        self.sets.left(&line.digest, line.tenant());
-        line.entry(slot)
+        self.sets.left(&entry.chunk.digest, entry.chunk.tenant);
+        entry
     }
 
     /// Takes back a victim.
     pub(crate) fn stop_leaving(&mut self, slot: u32) {
         let line = &mut self.slab[slot];
         line.state = State::Present;
-        self.books.leaving -= line.bytes();
-        self.quotas.left(line.tenant(), line.bytes());
+        let Chunk { digest, bytes, tenant, .. } = line.chunk();
+        self.uncount_leaving(tenant, bytes);
         self.policy.unpin(slot);
-        self.sets.returned(&line.digest, line.tenant());
+        self.sets.returned(&digest, tenant);
     }
 
     /// Takes an entry out of everything, remembered by the policy if that gave it up; its slot is free once no hold
@@ -378,11 +378,10 @@ impl Index {
     pub(crate) fn drop_entry(&mut self, slot: u32, end: Ending) -> Entry {
         let line = &mut self.slab[slot];
         let (entry, state) = (line.entry(slot), line.state);
-        self.uncount(&entry.chunk);
         if state == State::Leaving {
-            self.books.leaving -= entry.chunk.bytes;
-            self.quotas.left(entry.chunk.tenant, entry.chunk.bytes);
+            self.uncount_leaving(entry.chunk.tenant, entry.chunk.bytes);
         }
+        self.uncount(&entry.chunk);
         // Who is on its way out has left its set already.
         if state == State::Present {
             self.sets.left(&entry.chunk.digest, entry.chunk.tenant);

@@ -48,6 +48,7 @@ mod chains;
 mod chunk;
 mod compat;
 mod config;
+mod fair;
 mod frame;
 mod holds;
 mod index;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hashbrown::{HashMap, HashSet};
 use kvtier_evict::{Owners, PolicyKind};
 
+use crate::fair::Above;
 use crate::slab::State;
 use crate::{ChainPlace, Chunk, Entry, Index, Refusal, Reserve, TenantId, VICTIMS_MAX};
 
@@ -48,6 +49,8 @@ pub struct Quotas {
     /// The limit of every other tenant, in bytes; `None` for none. Chunks without a salt, or whose salt nobody knows, are of the tenant `""`,
     /// which this does not include.
     pub others: Option<u64>,
+    /// Whether the limits of single tenants are also what these are sure of: see [`Index::share_fairly`].
+    pub fair: bool,
 }
 
 impl Quotas {
@@ -65,6 +68,12 @@ impl Quotas {
     /// Limits every tenant that has no limit of its own.
     pub fn with_others(mut self, bytes: u64) -> Self {
         self.others = Some(bytes);
+        self
+    }
+
+    /// Makes the limits of single tenants also what these are sure of.
+    pub fn with_fair(mut self, fair: bool) -> Self {
+        self.fair = fair;
         self
     }
 
@@ -88,6 +97,12 @@ pub(crate) struct Limits {
     leaving: HashMap<TenantId, u64>,
     /// Tenants whose limits are full, or nearly: so that nobody has to look at all of them.
     full: HashSet<TenantId>,
+    /// Tenants that have more than their part, with writes in flight and without what is on its way out.
+    pub above: Above,
+    /// How much all parts together may be, where limits are also what tenants are sure of.
+    pub fair: Option<u64>,
+    /// The limits of single tenants together.
+    sum: u128,
 }
 
 impl Limits {
@@ -101,8 +116,21 @@ impl Limits {
         self.default.is_some() || !self.of.is_empty()
     }
 
+    /// How much a tenant has at most when it gives no chunk while others have more than their part.
+    fn part(&self, tenant: TenantId) -> u64 {
+        let Some(all) = self.fair.filter(|_| !self.of.is_empty()) else {
+            return self.limit(tenant).unwrap_or(u64::MAX);
+        };
+        let own = self.of.get(&tenant).copied().unwrap_or(0);
+        let scaled = u128::from(own) * u128::from(all) / self.sum.max(u128::from(all));
+        u64::try_from(scaled).unwrap_or(own)
+    }
+
     /// A tenant has so many bytes now.
     pub fn note(&mut self, tenant: TenantId, bytes: u64) {
+        let [coming, leaving] = [&self.reserved, &self.leaving].map(|of| of.get(&tenant).copied().unwrap_or(0));
+        let staying = bytes.saturating_sub(leaving).saturating_add(coming);
+        self.above.note(tenant, staying.saturating_sub(self.part(tenant)));
         match self.limit(tenant).is_some_and(|limit| bytes > limit - limit / SPARE) {
             true => self.full.insert(tenant),
             false => self.full.remove(&tenant),
@@ -118,9 +146,7 @@ impl Limits {
     }
 
     pub fn leave(&mut self, tenant: TenantId, bytes: u64) {
-        if self.are_set() {
-            *self.leaving.entry(tenant).or_default() += bytes;
-        }
+        *self.leaving.entry(tenant).or_default() += bytes;
     }
 
     pub fn left(&mut self, tenant: TenantId, bytes: u64) {
@@ -143,14 +169,19 @@ impl Index {
     /// write: its least recently used chunks, or those that the policy chooses where it knows owners. By a policy that gives nothing up,
     /// writes above the limit are refused.
     pub fn set_quota(&mut self, tenant: TenantId, bytes: Option<u64>) {
-        match bytes {
+        let before = match bytes {
             Some(bytes) => {
                 self.begin_limits();
                 self.quotas.of.insert(tenant, bytes)
             }
             None => self.quotas.of.remove(&tenant),
         };
-        self.note_usage(tenant);
+        self.quotas.sum = self.quotas.sum - u128::from(before.unwrap_or(0)) + u128::from(bytes.unwrap_or(0));
+        match self.quotas.fair {
+            // The parts of all are others now.
+            Some(_) => self.note_all(),
+            None => self.note_usage(tenant),
+        }
     }
 
     /// Limits from now on, in bytes, what each tenant but number 0 may have that has no limit of its own; `None` is no limit.
@@ -159,14 +190,42 @@ impl Index {
             self.begin_limits();
         }
         self.quotas.default = bytes;
-        let tenants: Vec<TenantId> = self.tenants().map(|(tenant, _)| tenant).collect();
-        tenants.into_iter().for_each(|tenant| self.note_usage(tenant));
+        self.note_all();
     }
 
-    /// Notes whether a tenant's limit is full.
-    fn note_usage(&mut self, tenant: TenantId) {
+    /// Notes of all tenants what limits ask of them, which have changed.
+    pub(crate) fn note_all(&mut self) {
+        self.quotas.above = Above::default();
+        self.quotas.full.clear();
+        if self.quotas.are_set() {
+            let there = self.tenants().map(|(tenant, _)| tenant);
+            let tenants: Vec<TenantId> = there.chain(self.quotas.reserved.keys().copied()).collect();
+            tenants.into_iter().for_each(|tenant| self.note_usage(tenant));
+        }
+    }
+
+    /// Notes whether a tenant's limit is full, and how much more it has than its part.
+    pub(crate) fn note_usage(&mut self, tenant: TenantId) {
         let bytes = self.tenant_usage(tenant).bytes;
         self.quotas.note(tenant, bytes);
+    }
+
+    /// So many bytes of a tenant's are on their way out.
+    pub(crate) fn count_leaving(&mut self, tenant: TenantId, bytes: u64) {
+        self.books.leaving += bytes;
+        if self.quotas.are_set() {
+            self.quotas.leave(tenant, bytes);
+            self.note_usage(tenant);
+        }
+    }
+
+    /// So many bytes of a tenant's are not on their way out any more.
+    pub(crate) fn uncount_leaving(&mut self, tenant: TenantId, bytes: u64) {
+        self.books.leaving -= bytes;
+        if self.quotas.are_set() {
+            self.quotas.left(tenant, bytes);
+            self.note_usage(tenant);
+        }
     }
 
     /// A chunk is there.

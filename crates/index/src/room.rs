@@ -126,13 +126,17 @@ impl Index {
             }
         }
         let fits = self.books.used.saturating_add(self.books.reserved).saturating_add(bytes) <= self.marks.capacity;
-        if !fits && !self.is_worth(want.place) {
-            return Reserve::Full(Refusal::NotWorth);
+        // It counts from now on: who gives for it is whoever has more than its part then.
+        let room = self.of_tenant(want);
+        let answer = match fits || self.is_worth(want.place) {
+            true => self.reserve(now_ms, bytes),
+            false => Reserve::Full(Refusal::NotWorth),
+        };
+        if matches!(answer, Reserve::Granted(_)) {
+            return Reserve::Granted(room);
         }
-        match self.reserve(now_ms, bytes) {
-            Reserve::Granted(_) => Reserve::Granted(self.of_tenant(want)),
-            other => other,
-        }
+        self.not_of_tenant(&room);
+        answer
     }
 
     /// Whether a chunk at this place is worth what would go for it. Where nothing can go, that is no matter of worth.
@@ -140,27 +144,27 @@ impl Index {
         match self.ancestor(place) {
             // Who only inferred that something is missing may be wrong.
             Err(_) => !place.told || self.policy.takes_orphans(),
-            Ok(_) if self.leftover().is_some() => true,
-            Ok(ancestor) => match self.policy.victim_for(ancestor) {
-                Some(victim) => self.policy.takes_orphans() || !self.leads_across(victim, ancestor),
-                None => self.policy.victim().is_none(),
+            Ok(ancestor) => match self.given() {
+                Some(given) => self.may_go_for(given, ancestor),
+                None => match self.policy.victim_for(ancestor) {
+                    Some(victim) => self.policy.takes_orphans() || !self.leads_across(victim, ancestor),
+                    None => self.policy.victim().is_none(),
+                },
             },
         }
     }
 
     /// Whether a chunk above its tenant's limit is worth what would go of its tenant's: not what it comes after.
     fn is_worth_its_own(&mut self, want: &Want) -> bool {
-        if self.policy.takes_orphans() {
-            return true;
-        }
-        let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.told };
-        if self.leftover_of(want.tenant).is_some() {
-            return true;
-        }
-        let victim = self.policy.victim_of(want.tenant.0);
-        victim.is_none_or(|victim| {
-            !self.leads_across(victim, ancestor) && (self.policy.may_go(victim) || !self.leads_to(victim, ancestor))
-        })
+        let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.told || self.policy.takes_orphans() };
+        let victim = self.leftover_of(want.tenant).or_else(|| self.policy.victim_of(want.tenant.0));
+        victim.is_none_or(|victim| self.may_go_for(victim, ancestor))
+    }
+
+    /// Whether a chunk that comes after `ancestor` is worth one that goes for another reason than its worth.
+    fn may_go_for(&self, victim: u32, ancestor: Option<u32>) -> bool {
+        let is_between = || !self.policy.may_go(victim) && self.leads_to(victim, ancestor);
+        self.policy.takes_orphans() || !(self.leads_across(victim, ancestor) || is_between())
     }
 
     /// Whether a slot is among those before another in its chain, as far as their chunks are there.
@@ -180,16 +184,23 @@ impl Index {
         let counted = self.quotas.are_set();
         if counted {
             self.quotas.reserve(want.tenant, want.bytes);
+            self.note_usage(want.tenant);
         }
         Reservation { bytes: want.bytes, tenant: counted.then_some(want.tenant) }
+    }
+
+    /// Takes room off its tenant's account.
+    fn not_of_tenant(&mut self, reservation: &Reservation) {
+        if let Some(tenant) = reservation.tenant {
+            self.quotas.unreserve(tenant, reservation.bytes);
+            self.note_usage(tenant);
+        }
     }
 
     /// Gives claimed room back: the write failed or was given up.
     pub fn cancel(&mut self, reservation: Reservation) {
         self.books.reserved -= reservation.bytes;
-        if let Some(tenant) = reservation.tenant {
-            self.quotas.unreserve(tenant, reservation.bytes);
-        }
+        self.not_of_tenant(&reservation);
     }
 
     /// What has to go so that what is there, what is claimed and `need_bytes` more stay below the high mark: at most
@@ -209,7 +220,7 @@ impl Index {
         self.policy.at(now_ms);
         let (mut victims, mut freed) = (Vec::new(), 0);
         while freed < wanted && victims.len() < VICTIMS_MAX {
-            let Some(slot) = self.leftover().or_else(|| self.policy.victim()) else { break };
+            let Some(slot) = self.given().or_else(|| self.policy.victim()) else { break };
             let victim = self.start_leaving(slot);
             freed += victim.chunk.bytes;
             victims.push(victim);

@@ -272,6 +272,60 @@ fn no_save_is_shed_for_want_of_worth_while_something_is_left_of_sets() {
 }
 
 #[test]
+fn what_is_above_a_quota_goes_first_when_room_is_short() {
+    for policy in policies() {
+        let mut index = index_by(policy, 100);
+        (11..=15).for_each(|n| assert_eq!(save(&mut index, n, B), Ok(vec![]), "{policy}"));
+        (1..=5).for_each(|n| assert_eq!(save(&mut index, n, A), Ok(vec![]), "{policy}"));
+        (0..9).for_each(|_| index.touch_batch(&[1, 2, 3, 4, 5].map(key)));
+        index.set_quota(A, Some(30));
+        // One of them is on its way out already, and counts as gone.
+        assert!(matches!(index.leave(&key(3)), kvtier_index::Removed::Gone(_)));
+        let gone: Vec<TenantId> = index.squeeze(0, 10).iter().map(|victim| victim.chunk.tenant).collect();
+        assert_eq!(gone, [A], "{policy}");
+        if policy == PolicyKind::Lru {
+            assert_eq!(index.squeeze(0, 10)[0].chunk.tenant, B, "it has no more than its quota, and was used last");
+        }
+        let hold = index.hold(&[1, 2, 4, 5].map(key), 1000).unwrap();
+        index.set_quota(A, Some(20));
+        assert_eq!(index.squeeze(0, 10)[0].chunk.tenant, B, "{policy}: what is above is held");
+        index.release(hold);
+        assert_eq!(index.squeeze(0, 10)[0].chunk.tenant, A, "{policy}");
+    }
+}
+
+#[test]
+fn where_quotas_are_fair_nobody_loses_its_part_while_others_have_more() {
+    for policy in policies() {
+        for fair in [true, false] {
+            let mut index = index_by(policy, 100);
+            index.share_fairly(fair);
+            // Together twice what there is room for: half of each is its part.
+            index.set_quota(A, Some(120));
+            index.set_quota(B, Some(80));
+            index.set_quota_of_others(Some(1000));
+            (1..=4).for_each(|n| assert_eq!(save(&mut index, n, B), Ok(vec![]), "{policy}"));
+            let flood = |index: &mut Index, n: u8, tenant| {
+                assert!(save(index, n, tenant).is_ok());
+                index.touch_batch(&[key(n)]);
+                [A, B, TenantId(3)].map(|tenant| index.tenant_usage(tenant).bytes)
+            };
+            let kept: Vec<[u64; 3]> = (20..80).map(|n| flood(&mut index, n, A)).collect();
+            assert!(!fair || kept.iter().all(|kept| kept[1] == 40), "{policy}: {kept:?}");
+            // All room is theirs; who has no part gets in with one chunk, and goes on with that.
+            let kept: Vec<[u64; 3]> = (80..140).map(|n| flood(&mut index, n, TenantId(3))).collect();
+            assert!(!fair || kept.iter().all(|kept| kept[2] == 10), "{policy}: {kept:?}");
+            assert!(fair || policy != PolicyKind::Lru || kept[59] == [0, 0, 100], "without, the policy says who goes");
+            (1..=4).for_each(|n| assert!(save(&mut index, n, B).is_ok(), "{policy}"));
+            assert!(!fair || flood(&mut index, 6, A) == [60, 40, 0], "{policy}: they have it back");
+            // Who gives its quota back has no part.
+            index.set_quota(B, None);
+            assert!(!fair || flood(&mut index, 140, A)[0] >= 60, "{policy}");
+        }
+    }
+}
+
+#[test]
 fn tenants_with_full_limits_are_known_however_chunks_and_limits_change() {
     let mut index = index_by(PolicyKind::Lru, 10_000);
     let full = |index: &Index| {
