@@ -237,6 +237,7 @@ fn free_min(path: &std::path::Path) -> std::io::Result<u64> {
 impl<M: Mover> Shared<M> {
     /// Limits what tenants may have.
     fn limit(&self, quotas: &Quotas) {
+        self.index().share_fairly(quotas.fair);
         self.index().set_quota_of_others(quotas.others);
         quotas.of.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
     }

@@ -234,3 +234,18 @@ fn quotas_hold_by_every_policy_and_change_at_run_time() {
         assert_eq!(chunks(), [3, 4, 12], "{policy}");
     }
 }
+
+#[test]
+fn where_quotas_are_fair_nobody_takes_the_part_of_another() {
+    const COST: u64 = 102_400;
+    let arena = arena();
+    for (policy, fair) in [(PolicyKind::Default, true), (PolicyKind::Lru, true), (PolicyKind::Lru, false)] {
+        // Two thirds of each is its part.
+        let quotas = kvtier::Quotas::new().with("a", 10 * COST).with("b", 5 * COST).with_fair(fair);
+        let config = HostConfig::new(10 * COST).with_policy(policy).with_quotas(quotas);
+        let tier = HostTier::open(config).unwrap();
+        (0..3).for_each(|n| assert_eq!(save_of(&tier, &arena, "b", n), Saved::Stored, "{policy}"));
+        (0..30).for_each(|n| assert_eq!(save_of(&tier, &arena, "a", n), Saved::Stored, "{policy}"));
+        assert_eq!(chunks_of(&tier, "b"), if fair { 3 } else { 0 }, "{policy}");
+    }
+}

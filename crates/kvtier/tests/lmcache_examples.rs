@@ -178,7 +178,8 @@ fn a_bucket_evicts_by_the_policy_and_the_quotas_that_are_written() {
     let both = spec(&format!(r#", "policy": "lru"{theirs}"#)).unwrap_err().to_string();
     assert!(both.contains("policy") && both.contains("eviction_policy"), "{both}");
     let limited = spec(r#", "policy": "isolated-lru", "quotas": {"team-a": "1GiB", "*": 5}"#).unwrap().quotas;
-    assert_eq!((limited.of["team-a"], limited.others), (1 << 30, Some(5)));
+    assert_eq!((limited.of["team-a"], limited.others, limited.fair), (1 << 30, Some(5), false));
+    assert!(spec(r#", "quotas": {"team-a": "1GiB"}, "fair": true"#).unwrap().quotas.fair);
     assert!(spec(r#", "quotas": {"a": "lots"}"#).unwrap_err().to_string().contains("lots"));
     assert!(spec(r#", "policy": "best""#).unwrap_err().to_string().contains("best"));
 }

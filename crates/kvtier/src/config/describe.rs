@@ -9,14 +9,14 @@ impl TierSpec {
     /// What the tier is, fact by fact: `type`, `name`, `cap`, and what its type has besides. No secret is among them.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         match self {
-            TierSpec::Host { bytes, name, policy, quotas, compat } => {
+            TierSpec::Host { bytes, name, policy, quotas, fair, compat } => {
                 let mut facts = vec![
                     ("type", "host".into()),
                     ("name", name.clone().unwrap_or_else(|| "host".into())),
                     ("cap", format(*bytes)),
                     ("policy", policy.unwrap_or_default().to_string()),
                 ];
-                facts.extend(limits(quotas));
+                facts.extend(limits(quotas, *fair));
                 facts.extend(compat.map(letter));
                 facts
             }
@@ -30,11 +30,12 @@ impl TierSpec {
     }
 }
 
-/// What tenants may have, if they have limits.
-fn limits(quotas: &Quotas) -> Option<(&'static str, String)> {
+/// What tenants may have, if they have limits, and whether they are sure of it.
+fn limits(quotas: &Quotas, fair: bool) -> impl Iterator<Item = (&'static str, String)> {
     let of = quotas.of.iter().map(|(tenant, bytes)| format!("{tenant} {}", format(*bytes)));
     let others = quotas.others.map(|bytes| format!("each other {}", format(bytes)));
-    (!quotas.is_empty()).then(|| ("quotas", of.chain(others).collect::<Vec<_>>().join(" and ")))
+    let limits = (!quotas.is_empty()).then(|| ("quotas", of.chain(others).collect::<Vec<_>>().join(" and ")));
+    limits.into_iter().chain(fair.then(|| ("fair", "who has more than its part gives first".into())))
 }
 
 /// When chunks go where that is as LMCache does it.
@@ -59,7 +60,7 @@ fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
         ("verify", format!("{:?}", spec.verify.unwrap_or_default()).to_lowercase()),
     ];
     facts.extend(spec.shape.as_ref().map(|shape| ("shape", shape.to_string())));
-    facts.extend(limits(&spec.quotas));
+    facts.extend(limits(&spec.quotas, spec.fair));
     facts.extend(spec.compat.map(letter));
     facts
 }
@@ -105,6 +106,6 @@ fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
         ("http2", if spec.http2 { "where the server chooses it" } else { "off" }.into()),
         ("signed by", signs.into()),
     ];
-    facts.extend(limits(&spec.quotas));
+    facts.extend(limits(&spec.quotas, spec.quotas.fair));
     facts
 }

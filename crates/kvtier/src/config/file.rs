@@ -53,6 +53,9 @@ pub struct FileSpec {
     /// How much each tenant (cache salt) may have.
     #[serde(default, deserialize_with = "tiers::quotas")]
     pub quotas: Quotas,
+    /// Whether quotas of single tenants are also what these are sure of.
+    #[serde(default)]
+    pub fair: bool,
     /// Evicts to the letter as LMCache does: true, or its `watermark` and `ratio`.
     #[serde(default, deserialize_with = "tiers::compat")]
     pub compat: Option<Compat>,
@@ -79,6 +82,7 @@ impl FileSpec {
             bounce: None,
             policy: None,
             quotas: Quotas::new(),
+            fair: false,
             compat: None,
             name: None,
             namespace: None,
@@ -89,7 +93,7 @@ impl FileSpec {
     pub(super) fn config(&self) -> Result<FileConfig, Error> {
         let mut config = self.bytes.of(&self.path).with_shrink(self.shrink);
         config = config.with_policy(self.policy.unwrap_or_default());
-        config = config.with_quotas(self.quotas.clone());
+        config = config.with_quotas(self.quotas.clone().with_fair(self.fair));
         config = config.with_engine(self.engine.unwrap_or(EngineKind::Auto));
         config = config.with_layout(self.layout.unwrap_or_default()).with_verify(self.verify.unwrap_or_default());
         config = config.with_durability(self.durability.unwrap_or_default());

@@ -54,6 +54,9 @@ pub enum TierSpec {
         /// How much each tenant (cache salt) may have.
         #[serde(default, deserialize_with = "quotas")]
         quotas: Quotas,
+        /// Whether quotas of single tenants are also what these are sure of.
+        #[serde(default)]
+        fair: bool,
         /// Evicts to the letter as LMCache does: true, or its `watermark` and `ratio`.
         #[serde(default, deserialize_with = "compat")]
         compat: Option<Compat>,
@@ -85,7 +88,7 @@ impl Config {
 
     /// Adds host memory of at most `bytes` below what is there.
     pub fn with_host(self, bytes: u64) -> Self {
-        self.with(TierSpec::Host { bytes, name: None, policy: None, quotas: Quotas::new(), compat: None })
+        self.with(TierSpec::Host { bytes, name: None, policy: None, quotas: Quotas::new(), fair: false, compat: None })
     }
 
     /// Adds files of at most `bytes` in the directory `path`.
@@ -227,9 +230,9 @@ struct Started {
 impl Started {
     fn open(&mut self, spec: &TierSpec) -> Result<Arc<dyn Tier>, Error> {
         match spec {
-            TierSpec::Host { bytes, name, policy, quotas, compat } => {
+            TierSpec::Host { bytes, name, policy, quotas, fair, compat } => {
                 let config = HostConfig::new(*bytes).with_policy(policy.unwrap_or_default());
-                let mut config = config.with_quotas(quotas.clone());
+                let mut config = config.with_quotas(quotas.clone().with_fair(*fair));
                 if let Some(compat) = compat {
                     config = config.with_compat(*compat);
                 }

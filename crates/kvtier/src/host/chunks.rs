@@ -41,6 +41,7 @@ impl Chunks {
 
     /// Limits what tenants may have.
     pub fn limit(&mut self, quotas: &Quotas) {
+        self.index.share_fairly(quotas.fair);
         self.index.set_quota_of_others(quotas.others);
         quotas.of.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
     }

@@ -173,6 +173,7 @@ impl Books {
 
     /// Limits what tenants may have.
     pub fn limit(&mut self, quotas: &Quotas) {
+        self.index.share_fairly(quotas.fair);
         self.limit_one(OTHER_TENANTS, quotas.others);
         quotas.of.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
     }

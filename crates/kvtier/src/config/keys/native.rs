@@ -12,7 +12,9 @@ const GDS: Form = Of("gds");
 
 const POLICY: &str = "which chunks go first: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows";
 
-const QUOTAS: &str = "how much each tenant (cache salt) may have, as sizes by tenant, `*` for every other salt (chunks without one, or whose salt nobody knows, are the tenant of the empty name); above it the tenant's own chunks go, by whatever policy; when room is short the policy says whose, `isolated-lru` those of the tenant with the most";
+const QUOTAS: &str = "how much each tenant (cache salt) may have, as sizes by tenant, `*` for every other salt (chunks without one, or whose salt nobody knows, are the tenant of the empty name); above it the tenant's own chunks go, by whatever policy; when room is short what is above a quota goes first, and then the policy says whose, `isolated-lru` those of the tenant with the most";
+
+const FAIR: &str = "whether a tenant that `quotas` names is sure of its quota, or where they add up to more than the cap of its part of that: when room is short, chunks of tenants that have more than theirs go first, and of those that it does not name";
 
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
@@ -27,6 +29,7 @@ pub(super) const KEYS: &[Key] = &[
     at(HOST, ("bytes", Size), "", Used, "the cap"),
     at(HOST, ("policy", Word), "default", Used, POLICY),
     at(HOST, ("quotas", Object), "null", Used, QUOTAS),
+    at(HOST, ("fair", Switch), "false", Used, FAIR),
     at(HOST, ("name", Name), "host", Used, "the tier's name in errors and reports"),
     at(FILE, ("path", Name), "", Used, "the directory; made if it is not there, refused if it is somebody else's"),
     at(FILE, ("bytes", Size), "", Used, "the cap; also spelled `capacity`; here it may also be a share of the file system, such as `80%`"),
@@ -40,6 +43,7 @@ pub(super) const KEYS: &[Key] = &[
     at(FILE, ("bounce", Size), "64MiB", Used, "memory for chunks whose own is not aligned to pages; 0 refuses them"),
     at(FILE, ("policy", Word), "default", Used, POLICY),
     at(FILE, ("quotas", Object), "null", Used, QUOTAS),
+    at(FILE, ("fair", Switch), "false", Used, FAIR),
     at(FILE, ("name", Text), "file", Used, "the tier's name in errors and reports"),
     at(GDS, ("cufile", Word), "auto", Used, "whether loads go straight to the GPU by cuFile: `off`; `auto`, where it works; `require`, and a tier that cannot is not opened; see GDS.md"),
     at(GDS, ("proof", Word), "always", Used, "which loads by cuFile are compared with their checksums: `always`; `sample`, one in 16; `off`; loads through pinned memory always are"),

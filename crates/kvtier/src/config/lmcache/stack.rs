@@ -120,7 +120,7 @@ impl LmcacheConfig {
         let bytes = crate::bytes::of_gib(self.value("max_local_cpu_size").as_f64().unwrap_or(0.0));
         let on = self.value("local_cpu").as_bool() == Some(true) && bytes > 0;
         let policy = Some(self.policy()?);
-        Ok(on.then_some(TierSpec::Host { bytes, name: None, policy, quotas: Quotas::new(), compat: None }))
+        Ok(on.then_some(TierSpec::Host { bytes, name: None, policy, quotas: Quotas::new(), fair: false, compat: None }))
     }
 
     /// LMCache gives each GPU one of the directories, in turn. It finds nothing again in them after a restart, so what is in them is not

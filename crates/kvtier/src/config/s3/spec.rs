@@ -135,7 +135,7 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
         spec.capacity_bytes = spec.capacity_bytes.filter(|_| eviction.text("eviction_policy") != Some("noop"));
     }
     spec.policy = policy(adapter)?;
-    spec.quotas = quotas(fields.value("quotas"), place)?;
+    spec.quotas = quotas(fields.value("quotas"), place)?.with_fair(fields.is_on("fair"));
     spec.prefix = text("prefix").or_else(|| text("s3_file_prefix")).unwrap_or_default();
     let own = if adapter.rules() == Rules::Native { Layout::Kvtier } else { Layout::LmcacheMp };
     spec.layout = word(adapter, "layout", |name| name.parse().ok())?.unwrap_or(own);
