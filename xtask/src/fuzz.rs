@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::args::Args;
 use crate::sh::Cmd;
+use crate::testing;
 
 const SMOKE_S: u64 = 5;
 
@@ -52,8 +53,7 @@ const SMOKE: [&str; 3] = ["--dev", "--sanitizer", "none"];
 /// Every target for a few seconds, as many at once as there are cores.
 pub fn smoke(targets: &[String]) -> Result<()> {
     Cmd::new("cargo +nightly fuzz build").args(SMOKE).limit_s(BUILD_LIMIT_S).run()?;
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    targets.chunks(cores).try_for_each(|some| {
+    targets.chunks(testing::cores()).try_for_each(|some| {
         thread::scope(|scope| {
             let mut runs = Vec::new();
             for target in some {

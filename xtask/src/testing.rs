@@ -64,7 +64,7 @@ struct Program {
 }
 
 /// Builds what a `cargo test` command (without `--` and what follows) builds, and runs its programs with `args`, as many at once as there are
-/// cores: many tests wait most of their time. Shows the output of each when it is done. All of them run, whatever fails.
+/// cores, each with twice as many tests at once: many wait most of their time. Shows the output of each when it is done. All of them run, whatever fails.
 pub fn run_at_once(cmd: &Cmd, args: &[&str], env: &[(&str, &str)]) -> Result<Count> {
     run_programs(&build(cmd)?, args, env)
 }
@@ -87,7 +87,7 @@ fn run_programs(programs: &[Program], args: &[&str], env: &[(&str, &str)]) -> Re
     let (queue, (done, results)) = (Mutex::new(programs.iter()), sync_channel(programs.len()));
     let (mut count, mut failed) = (Count::default(), Vec::new());
     thread::scope(|scope| -> Result<()> {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+        for _ in 0..cores() {
             let (queue, done) = (&queue, done.clone());
             scope.spawn(move || {
                 while let Some(program) = { queue.lock().expect("nobody panics with it").next() } {
@@ -112,10 +112,16 @@ fn run_programs(programs: &[Program], args: &[&str], env: &[(&str, &str)]) -> Re
     }
 }
 
+/// How many threads this machine runs at once.
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
 impl Program {
     fn run(&self, args: &[&str], env: &[(&str, &str)]) -> Result<(bool, String)> {
         let cmd = Cmd::new("").arg(self.path.display().to_string()).args(args.iter().copied()).dir(&self.dir);
         let cmd = cmd.env("CARGO_MANIFEST_DIR", self.dir.display().to_string());
+        let cmd = cmd.env("RUST_TEST_THREADS", (2 * cores()).to_string());
         env.iter().fold(cmd, |cmd, (name, value)| cmd.env(name, *value)).try_read()
     }
 }

@@ -127,6 +127,11 @@ fn story(number: u64, layout: Layout) -> u64 {
     met
 }
 
+/// A story in a layout that is not ours: of many seeds every third, since all but the names of files is the same.
+fn elsewhere(number: u64, layout: Layout) -> u64 {
+    if number < 100 || number.is_multiple_of(3) { story(number, layout) } else { 0 }
+}
+
 #[test]
 fn fault_seeds_of_the_device_give_no_wrong_byte_and_leave_nothing_behind() {
     let met = kvtier_testkit::for_each_seed(50, |number| story(number, Layout::Kvtier));
@@ -135,12 +140,12 @@ fn fault_seeds_of_the_device_give_no_wrong_byte_and_leave_nothing_behind() {
 
 #[test]
 fn fault_seeds_of_the_device_give_no_wrong_byte_in_a_foreign_layout() {
-    let met = kvtier_testkit::for_each_seed(50, |number| story(number, Layout::LmcacheMp));
+    let met = kvtier_testkit::for_each_seed(50, |number| elsewhere(number, Layout::LmcacheMp));
     assert!(met > 50, "too few faults to prove anything: {met}");
 }
 
 #[test]
 fn fault_seeds_of_the_device_give_no_wrong_byte_in_a_layout_with_headers() {
-    let met = kvtier_testkit::for_each_seed(50, |number| story(number, Layout::LmcacheGds));
+    let met = kvtier_testkit::for_each_seed(50, |number| elsewhere(number, Layout::LmcacheGds));
     assert!(met > 50, "too few faults to prove anything: {met}");
 }
