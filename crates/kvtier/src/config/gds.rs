@@ -29,7 +29,7 @@ pub struct GpuSpec {
     #[serde(default, deserialize_with = "named")]
     pub cufile: Option<Mode>,
     /// `always` (the default), `sample` or `off`: which loads by cuFile are compared with their checksums.
-    #[serde(default, deserialize_with = "named")]
+    #[serde(default, alias = "verify", deserialize_with = "named")]
     pub proof: Option<Proof>,
     /// The GPU with which it is decided at the start whether cuFile is used; without it that is decided when memory of one comes by.
     #[serde(default)]
@@ -54,6 +54,11 @@ pub struct GpuSpec {
 /// The settings that a file tier does not have.
 const OWN: [&str; 8] = ["cufile", "proof", "gpu", "cufile_library", "piece", "buffers", "staging", "threads"];
 
+/// `verify` with a word that files alone do not know is another name for `proof`.
+fn says_proof(key: &str, value: &Value) -> bool {
+    key == "verify" && value.as_text().is_some_and(|word| ["always", "sample", "off"].contains(&word))
+}
+
 impl GdsSpec {
     /// A directory and its cap, with defaults for the rest.
     pub fn new(path: impl Into<PathBuf>, bytes: Capacity) -> Self {
@@ -63,7 +68,8 @@ impl GdsSpec {
     /// Reads a tier's settings; the error says what is wrong with them.
     pub(super) fn read(value: &Value) -> Result<Self, serde_json::Error> {
         let all = value.as_map().unwrap_or_default().iter().filter(|(key, _)| key != "type").cloned();
-        let (own, file): (Vec<_>, Vec<_>) = all.partition(|(key, _)| OWN.contains(&key.as_str()));
+        let is_own = |(key, value): &(String, Value)| OWN.contains(&key.as_str()) || says_proof(key, value);
+        let (own, file): (Vec<_>, Vec<_>) = all.partition(is_own);
         let gpu = GpuSpec::deserialize(Value::Map(own).to_json())?;
         Ok(GdsSpec { file: FileSpec::deserialize(Value::Map(file).to_json())?, gpu })
     }
@@ -121,6 +127,17 @@ mod tests {
         assert!(matches!(spec.gpu.proof, Some(Proof::Sample(_))));
         assert_eq!((spec.gpu.piece, spec.gpu.threads), (Some(8 << 20), Some(8)));
         assert_eq!((read("").unwrap().name(), read(r#","name":"g""#).unwrap().name()), ("gds", "g"));
+    }
+
+    #[test]
+    fn verify_speaks_of_foreign_files_or_of_loads_by_cufile() {
+        let spec = read(r#","verify":"sample""#).unwrap();
+        assert!(matches!((spec.gpu.proof, spec.file.verify), (Some(Proof::Sample(_)), None)));
+        assert_eq!(read(r#","verify":"off""#).unwrap().gpu.proof, Some(Proof::Off));
+        let spec = read(r#","verify":"strict","proof":"off""#).unwrap();
+        assert!(matches!((spec.gpu.proof, spec.file.verify), (Some(Proof::Off), Some(_))));
+        let twice = read(r#","verify":"off","proof":"always""#).unwrap_err();
+        assert!(twice.contains("proof") && twice.contains("tiers[0] ('gds')"), "{twice}");
     }
 
     #[test]

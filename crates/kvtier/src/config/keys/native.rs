@@ -46,7 +46,7 @@ pub(super) const KEYS: &[Key] = &[
     at(FILE, ("fair", Switch), "false", Used, FAIR),
     at(FILE, ("name", Text), "file", Used, "the tier's name in errors and reports"),
     at(GDS, ("cufile", Word), "auto", Used, "whether loads go straight to the GPU by cuFile: `off`; `auto`, where it works; `require`, and a tier that cannot is not opened; see GDS.md"),
-    at(GDS, ("proof", Word), "always", Used, "which loads by cuFile are compared with their checksums: `always`; `sample`, one in 16; `off`; loads through pinned memory always are"),
+    at(GDS, ("proof", Word), "always", Used, "which loads by cuFile are compared with their checksums: `always`; `sample`, one in 16; `off`; loads through pinned memory always are; `verify` with one of these words says the same"),
     at(GDS, ("gpu", Int), "null", Used, "the GPU with which it is decided at the start whether cuFile is used; without it that is decided when memory of one comes by"),
     at(GDS, ("cufile_library", Text), "null", Used, "where libcufile lies, if not where packages and wheels put it"),
     at(GDS, ("piece", Size), "4MiB", Used, "bytes that are read at once on their way to a GPU"),
