@@ -49,6 +49,9 @@ pub struct EngineConfig {
     pub kind: EngineKind,
     /// Bytes in one request to the kernel.
     pub piece_bytes: usize,
+    /// Bytes in one write, where that is more. A write costs the file system a change of the file's extents, however long it is; reads are
+    /// looked at piece by piece while they are in the cache. In io_uring a longer write counts for as many pieces as it is long.
+    pub write_bytes: usize,
     /// Requests at the kernel at once (io_uring).
     pub pieces_inflight: usize,
     /// Jobs waiting to begin.
@@ -59,7 +62,14 @@ pub struct EngineConfig {
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        EngineConfig { kind: EngineKind::Auto, piece_bytes: 4 << 20, pieces_inflight: 16, queue_max: 1024, threads: 4 }
+        EngineConfig {
+            kind: EngineKind::Auto,
+            piece_bytes: 4 << 20,
+            write_bytes: 16 << 20,
+            pieces_inflight: 16,
+            queue_max: 1024,
+            threads: 4,
+        }
     }
 }
 
@@ -70,9 +80,15 @@ impl EngineConfig {
         self
     }
 
-    /// Sets the bytes in one request to the kernel (1 to 1 GiB).
+    /// Sets the bytes in one request to the kernel (1 to 1 GiB), writes too.
     pub fn with_piece_bytes(mut self, bytes: usize) -> Self {
-        self.piece_bytes = bytes;
+        (self.piece_bytes, self.write_bytes) = (bytes, bytes);
+        self
+    }
+
+    /// Sets the bytes in one write (1 to 1 GiB).
+    pub fn with_write_bytes(mut self, bytes: usize) -> Self {
+        self.write_bytes = bytes;
         self
     }
 
@@ -99,6 +115,7 @@ impl EngineConfig {
     fn check(&self) -> Result<(), Error> {
         let numbers = [
             ("piece_bytes", self.piece_bytes, PIECE_BYTES_MAX),
+            ("write_bytes", self.write_bytes, PIECE_BYTES_MAX),
             ("pieces_inflight", self.pieces_inflight, PIECES_INFLIGHT_MAX),
             ("queue_max", self.queue_max, usize::MAX),
             ("threads", self.threads, THREADS_MAX),
@@ -155,13 +172,13 @@ impl Engine {
     }
 
     fn uring(config: &EngineConfig) -> Result<Self, Error> {
-        let (shared, counts) = shared(config, config.pieces_inflight);
+        let (shared, counts) = shared(config, config.pieces_inflight, config.piece_bytes);
         let (reactor, reason) = Reactor::start(config, &shared, &counts)?;
         Ok(Engine(Arc::new(Inner { shared, counts, backend: Backend::Uring(reactor), reason })))
     }
 
     fn threads(config: &EngineConfig, reason: String) -> Result<Self, Error> {
-        let (shared, counts) = shared(config, config.threads);
+        let (shared, counts) = shared(config, config.threads, config.write_bytes.max(config.piece_bytes));
         let threads = Threads::start(&shared, &counts, config.threads);
         let threads = threads.map_err(|e| Error::io("cannot start an I/O thread", e))?;
         Ok(Engine(Arc::new(Inner { shared, counts, backend: Backend::Threads(threads), reason })))
@@ -220,9 +237,9 @@ impl Engine {
     }
 }
 
-fn shared(config: &EngineConfig, pieces_max: usize) -> (Arc<Shared>, Arc<Counts>) {
+fn shared(config: &EngineConfig, pieces_max: usize, unit_bytes: usize) -> (Arc<Shared>, Arc<Counts>) {
     let counts = Arc::<Counts>::default();
-    (Arc::new(Shared::new(Sched::new(config, pieces_max, Arc::clone(&counts)))), counts)
+    (Arc::new(Shared::new(Sched::new(config, (pieces_max, unit_bytes), Arc::clone(&counts)))), counts)
 }
 
 fn reason_of(e: &Error) -> String {

@@ -27,18 +27,25 @@ pub struct Sched {
     /// Jobs that were over when the engine closed, to be answered on its thread.
     over: Vec<Ended>,
     queued: usize,
+    /// Pieces in flight, a long one counting for several; of writes alone.
+    inflight: usize,
     writes_inflight: usize,
     reads_in_a_row: u32,
     closed: bool,
     queue_max: usize,
     pieces_max: usize,
     piece_bytes: usize,
+    write_bytes: usize,
+    /// How many bytes count for one piece.
+    unit_bytes: usize,
     counts: Arc<Counts>,
 }
 
 struct Piece {
     job: u64,
     class: Class,
+    /// How many it counts for.
+    units: usize,
     part: usize,
     offset: usize,
     len: usize,
@@ -57,7 +64,8 @@ pub enum Landed {
 }
 
 impl Sched {
-    pub fn new(config: &EngineConfig, pieces_max: usize, counts: Arc<Counts>) -> Self {
+    /// So many pieces at once, each of them so many bytes.
+    pub fn new(config: &EngineConfig, (pieces_max, unit_bytes): (usize, usize), counts: Arc<Counts>) -> Self {
         Sched {
             jobs: Slab::new(),
             pieces: Slab::new(),
@@ -66,12 +74,15 @@ impl Sched {
             again: VecDeque::new(),
             over: Vec::new(),
             queued: 0,
+            inflight: 0,
             writes_inflight: 0,
             reads_in_a_row: 0,
             closed: false,
             queue_max: config.queue_max,
             pieces_max,
             piece_bytes: config.piece_bytes,
+            write_bytes: config.write_bytes.max(config.piece_bytes),
+            unit_bytes,
             counts,
         }
     }
@@ -115,10 +126,10 @@ impl Sched {
         if let Some(number) = self.again.pop_front() {
             return self.request(number);
         }
-        while self.pieces.len() < self.pieces_max {
+        while self.inflight < self.pieces_max {
             let class = self.turn()?;
             let job = *self.order(class).front()?;
-            let piece_bytes = self.piece_bytes;
+            let piece_bytes = self.piece_bytes(class);
             let running = self.jobs.get(job)?;
             let begins = !std::mem::replace(&mut running.begun, true);
             let cut = running.cut(piece_bytes);
@@ -132,8 +143,9 @@ impl Sched {
                 ended.extend(self.end_if_idle(job));
                 continue;
             };
-            self.count(class);
-            let number = self.pieces.insert(Piece { job, class, part, offset, len, done: 0, retries: 0 });
+            let units = len.div_ceil(self.unit_bytes);
+            self.count(class, units);
+            let number = self.pieces.insert(Piece { job, class, units, part, offset, len, done: 0, retries: 0 });
             return self.request(number);
         }
         None
@@ -141,7 +153,7 @@ impl Sched {
 
     /// Whether somebody else could make a request too.
     pub fn has_more(&self) -> bool {
-        !self.again.is_empty() || self.pieces.len() < self.pieces_max && self.turn().is_some()
+        !self.again.is_empty() || self.inflight < self.pieces_max && self.turn().is_some()
     }
 
     /// What the kernel says of a piece: done, done in part, interrupted, or failed (a negative error number).
@@ -210,10 +222,21 @@ impl Sched {
         }
     }
 
-    fn count(&mut self, class: Class) {
+    /// How long the next piece of a class may be: as long as there is room, and while reads wait no longer than those.
+    fn piece_bytes(&self, class: Class) -> usize {
+        match class {
+            Class::Write if self.reads.is_empty() => {
+                self.write_bytes.min(self.unit_bytes.saturating_mul(self.pieces_max - self.inflight))
+            }
+            _ => self.piece_bytes,
+        }
+    }
+
+    fn count(&mut self, class: Class, units: usize) {
+        self.inflight += units;
         match class {
             Class::Read => self.reads_in_a_row = self.reads_in_a_row.saturating_add(1),
-            Class::Write => (self.reads_in_a_row, self.writes_inflight) = (0, self.writes_inflight + 1),
+            Class::Write => (self.reads_in_a_row, self.writes_inflight) = (0, self.writes_inflight + units),
         }
     }
 
@@ -232,7 +255,8 @@ impl Sched {
 
     fn end_piece(&mut self, number: u64, failed: Option<Error>) -> Landed {
         let Some(piece) = self.pieces.remove(number) else { return Landed::Nothing };
-        self.writes_inflight -= usize::from(piece.class == Class::Write);
+        self.inflight -= piece.units;
+        self.writes_inflight -= if piece.class == Class::Write { piece.units } else { 0 };
         let Some(running) = self.jobs.get(piece.job) else { return Landed::Nothing };
         running.inflight -= 1;
         match failed {
@@ -332,7 +356,7 @@ mod tests {
             job.class = class;
             sched.push(job, Box::new(|_| {})).unwrap();
         };
-        (Sched::new(&config, 4, Arc::default()), push)
+        (Sched::new(&config, (4, 4096), Arc::default()), push)
     }
 
     fn classes(sched: &mut Sched, pieces: usize) -> Vec<Class> {
@@ -372,6 +396,33 @@ mod tests {
             let read = flying.remove(at).unwrap();
             let _ = sched.landed(read.number, 4096);
         }
+    }
+
+    #[test]
+    fn writes_are_long_where_no_read_waits_and_count_for_what_they_are() {
+        let config = EngineConfig::default().with_piece_bytes(4096).with_write_bytes(3 * 4096);
+        let mut sched = Sched::new(&config, (4, 4096), Arc::default());
+        let file: Arc<std::os::fd::OwnedFd> = Arc::new(tempfile::tempfile().unwrap().into());
+        let write = |pages: usize| {
+            let from = kvtier_mem::View::from(vec![0; pages * 4096]);
+            Job::write(Arc::clone(&file)).with_part(Part::Write { at: 0, from, len: pages * 4096 })
+        };
+        sched.push(write(8), Box::new(|_| {})).unwrap();
+        let mut ended = Vec::new();
+        let mut next = |sched: &mut Sched| sched.next(&mut ended).map(|request| (request.number, request.len / 4096));
+        let (first, second) = (next(&mut sched).unwrap(), next(&mut sched).unwrap());
+        assert_eq!((first.1, second.1, sched.inflight), (3, 1, 4), "as many as there is room for");
+        assert!(next(&mut sched).is_none() && !sched.has_more());
+        let _ = sched.landed(first.0, 3 * 4096);
+        assert_eq!((sched.inflight, sched.writes_inflight), (1, 1));
+        let lease = kvtier_mem::Lease::from(vec![0; 4 * 4096]);
+        let read = Job::read(Arc::clone(&file)).with_part(Part::Read { at: 0, into: lease, len: 4 * 4096 });
+        sched.push(read, Box::new(|_| {})).unwrap();
+        assert_eq!(
+            [(); 3].map(|()| next(&mut sched).unwrap().1),
+            [1; 3],
+            "reads go first, and what is beside them is short"
+        );
     }
 
     #[test]

@@ -22,7 +22,8 @@ def arguments():
 def arena(size, slots):
     """Slots of `size` bytes in huge pages, touched, with content that differs from page to page."""
     length = size * slots
-    memory = mmap.mmap(-1, length)
+    # Shared memory, which is what mmap gives unasked, has no huge pages on most machines.
+    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(MADV_HUGEPAGE)
     page = bytes(range(256)) * (PAGE // 256)
     for at in range(0, length, PAGE):
