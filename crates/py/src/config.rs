@@ -79,6 +79,8 @@ pub fn open(py: Python<'_>, source: &Source, settings: &Settings) -> PyResult<St
 pub fn settings(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Settings> {
     let mut settings = Settings {
         timeout: Duration::from_secs(30),
+        // So long LMCache keeps memory for a load at most; then it gives it to others by itself.
+        home: Duration::from_secs(600),
         hold: Duration::from_secs(60),
         load_releases: true,
         spelling: Spelling::Mp,
@@ -87,6 +89,7 @@ pub fn settings(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Settings> {
     for (name, value) in keywords.into_iter().flatten() {
         match name.extract::<&str>()? {
             "timeout_seconds" => settings.timeout = seconds("timeout_seconds", value.extract()?)?,
+            "home_seconds" => settings.home = seconds("home_seconds", value.extract()?)?,
             "hold_seconds" => settings.hold = seconds("hold_seconds", value.extract()?)?,
             "load_releases" => settings.load_releases = value.extract()?,
             "partial" => settings.partial = value.extract()?,

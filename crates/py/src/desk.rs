@@ -84,10 +84,10 @@ impl<T: Send + 'static> Desk<T> {
         let (handle, inbox) = (&self.handle, &self.inbox);
         Ok(unlocked(py, || match lent {
             Ok(Lent { memory, loan }) => {
-                let work = work(handle.store(), handle.keys(keys), memory);
+                let (store, work) = (handle.store(), work(handle.store(), handle.keys(keys), memory));
                 inbox.start(async move {
                     let end = work.await;
-                    loan.home().await;
+                    loan.home(&store.clock, store.settings.home).await;
                     tell(end)
                 })
             }

@@ -2,26 +2,37 @@
 //!
 //! At its deadline a tier answers, but what the kernel is still at keeps its memory. In Rust that memory is then missing from the answer; a
 //! caller in Python has it before his eyes all the time, and takes it for his own when he is told the end. So the end is told only when every
-//! piece is home.
+//! piece is home, or when nobody waits for it any more in any case.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use kvtier::core::{Expire, Timekeeper};
 
 /// What one batch has borrowed.
 #[derive(Default)]
-pub struct Loan(Arc<Mutex<Out>>);
+pub struct Loan(Arc<Out>);
 
 #[derive(Default)]
-struct Out {
+struct Out(Mutex<State>);
+
+#[derive(Default)]
+struct State {
     pieces: usize,
+    is_given_up: bool,
     waker: Option<Waker>,
 }
 
+/// Ends the wait for memory that does not come home. Its thread starts with the first such wait.
+#[derive(Debug, Default)]
+pub struct Clock(OnceLock<Option<Timekeeper>>);
+
 /// A piece of a loan. It goes when the medium is done with it.
 pub struct Piece {
-    loan: Arc<Mutex<Out>>,
+    loan: Arc<Out>,
     taken: Option<Taken>,
 }
 
@@ -48,21 +59,46 @@ impl Loan {
     }
 
     fn piece(&self, taken: Option<Taken>) -> Piece {
-        lock(&self.0).pieces += 1;
+        lock(&self.0.0).pieces += 1;
         Piece { loan: Arc::clone(&self.0), taken }
     }
 
-    /// Resolves when every piece is home.
-    pub async fn home(self) {
+    /// Resolves when every piece is home, or after so long.
+    pub async fn home(self, clock: &Clock, longest: Duration) {
+        if lock(&self.0.0).pieces == 0 {
+            return;
+        }
+        let end: Arc<dyn Expire> = self.0.clone();
+        if let (Some(when), Some(clock)) = (Instant::now().checked_add(longest), clock.running()) {
+            clock.at(when, &end);
+        }
         poll_fn(|context| {
-            let mut out = lock(&self.0);
-            if out.pieces == 0 {
+            let mut state = lock(&self.0.0);
+            if state.pieces == 0 || state.is_given_up {
                 return Poll::Ready(());
             }
-            out.waker = Some(context.waker().clone());
+            state.waker = Some(context.waker().clone());
             Poll::Pending
         })
         .await;
+    }
+}
+
+impl Expire for Out {
+    fn expire(&self, _: Instant) -> Option<Instant> {
+        let mut state = lock(&self.0);
+        state.is_given_up = true;
+        let waker = state.waker.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+        None
+    }
+}
+
+impl Clock {
+    /// Without a thread for it nothing ends the wait.
+    fn running(&self) -> Option<&Timekeeper> {
+        self.0.get_or_init(|| Timekeeper::start("kvtier-py").ok()).as_ref()
     }
 }
 
@@ -70,10 +106,10 @@ impl Drop for Piece {
     fn drop(&mut self) {
         // Free for the next before anybody is told.
         self.taken = None;
-        let mut out = lock(&self.loan);
-        out.pieces -= 1;
-        let waker = if out.pieces == 0 { out.waker.take() } else { None };
-        drop(out);
+        let mut state = lock(&self.loan.0);
+        state.pieces -= 1;
+        let waker = if state.pieces == 0 { state.waker.take() } else { None };
+        drop(state);
         waker.into_iter().for_each(Waker::wake);
     }
 }

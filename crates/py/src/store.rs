@@ -9,7 +9,7 @@ use kvtier::core::{Class, Ctx, Digest, HoldId, Key, Namespace, Tier};
 use kvtier::key::{KeyId, ObjectKey};
 
 use crate::holds::Holds;
-use crate::loan::Busy;
+use crate::loan::{Busy, Clock};
 use crate::name::Name;
 
 /// At most this many salts' namespaces are remembered; beyond, they are made anew each time.
@@ -31,6 +31,8 @@ pub enum Spelling {
 pub struct Settings {
     /// How long a batch may take.
     pub timeout: Duration,
+    /// How long the end of a batch waits at most for memory that a medium keeps.
+    pub home: Duration,
     /// How long a lookup keeps what it found from eviction, at most.
     pub hold: Duration,
     /// Whether the load of a key ends its hold; otherwise only a release does.
@@ -48,6 +50,8 @@ pub struct Store {
     pub settings: Settings,
     /// The memory that loads write into.
     pub busy: Arc<Busy>,
+    /// Ends waits for memory that a medium keeps.
+    pub clock: Clock,
     namespaces: Mutex<HashMap<String, Arc<Namespace>>>,
     holds: Mutex<Holds>,
 }
@@ -59,7 +63,7 @@ impl Store {
     /// Over these tiers.
     pub fn new(opened: Opened, settings: Settings) -> Self {
         let holds = Mutex::new(Holds::lasting(settings.hold));
-        Store { opened, settings, busy: Arc::default(), namespaces: Mutex::default(), holds }
+        Store { opened, settings, busy: Arc::default(), clock: Clock::default(), namespaces: Mutex::default(), holds }
     }
 
     /// All tiers as one.

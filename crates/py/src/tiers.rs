@@ -153,7 +153,7 @@ impl Tiers {
         let work = work(self.0.store(), self.named(py, keys), memory);
         let home = async move {
             let end = work.await;
-            loan.home().await;
+            loan.home(&self.0.clock, self.0.settings.home).await;
             end
         };
         wait_home(py, home).map(ended)

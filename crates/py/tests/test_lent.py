@@ -82,6 +82,22 @@ class Ends(Lent):
         client.close()
         self.is_still_mine(all_of_it)
 
+    def test_but_it_does_not_wait_for_ever(self):
+        store, keys = self.with_chunks(4)
+        store.close()
+        tiers = kvtier._native.Tiers({"tiers": [self.spec()]}, timeout_seconds=0.004, home_seconds=0.001)
+        self.addCleanup(tiers.close)
+        names = [str(keys[n % 4]) for n in range(24)]
+        for _ in range(20):
+            into = [aligned(BIG) for _ in names]
+            tiers.load(names, into)
+            try:
+                # Whoever was told too early sees that some of it is still being written into.
+                tiers.load(names, into)
+            except ValueError as e:
+                return self.assertRegex(str(e), Twice.REFUSED)
+        self.fail("every end waited for all memory")
+
     def test_a_load_that_is_cancelled_ends_first(self):
         store, keys = self.with_chunks(4)
 

@@ -21,6 +21,9 @@ const TESTS: &[&str] = &[
     "test_hostile.Buffers",
     "test_hostile.Threads",
     "test_hostile.Closed",
+    "test_lent.Twice",
+    "test_callers.Keys",
+    "test_callers.Logs",
 ];
 /// A script with a known fault. If it ends well, memcheck is blind and its silence about us means nothing.
 const CANARY: &str = "import ctypes

@@ -23,7 +23,8 @@ class Connector(_native.Connector):
     """Batches of saves, loads, lookups and removes over tiers, submitted without waiting.
 
     ``tiers`` is a list of specs, the fastest first; ``config`` is the path of a file that holds them. A batch that takes longer than
-    ``timeout_seconds`` ends with what it has, as soon as no medium is at its buffers any more.
+    ``timeout_seconds`` ends with what it has, as soon as no medium is at its buffers any more
+    (or ten minutes later).
     """
 
     def __new__(

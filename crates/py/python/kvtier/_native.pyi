@@ -41,6 +41,7 @@ class Tiers:
         partial: bool = False,
         load_releases: bool = True,
         hold_seconds: float = 60.0,
+        home_seconds: float = 600.0,
         timeout_seconds: float = 30.0,
     ) -> Tiers: ...
     def queue(self) -> Queue: ...

@@ -61,7 +61,7 @@ class Store:
     has returned; two loads under way at once need two buffers. What ends in an error for one chunk raises after all others have ended.
 
     A call returns when the buffers are the caller's again, also where it took too long, was cancelled, or a signal came: if a medium hangs
-    with a buffer, that is later than ``timeout_seconds``. A second signal is raised at once, and the buffers are then not to be used again.
+    with a buffer, that is up to ten minutes later than ``timeout_seconds``. A second signal is raised at once, and the buffers are then not to be used again.
     """
 
     def __init__(
