@@ -93,32 +93,34 @@ impl Cache for foyer_memory::Cache<u64, u64> {
     }
 }
 
-/// One of our policies with a table from keys to slots, and what lies in the slots. (Keys are uniform: each is its own hash.)
+/// One of our policies over a table of keys and values, laid out as schnellru's: a slot is a place in the table, so that who is given up is
+/// found in it at once. (Keys are uniform: each is its own hash.)
 struct Slots<P> {
     policy: P,
-    table: HashTable<(u64, u32)>,
-    /// The key, by which its place in the table is found again, and the value.
-    entries: Vec<(u64, u64)>,
+    table: HashTable<(u64, u64)>,
 }
 
 impl<P: Policy> Slots<P> {
     fn new(policy: P) -> Self {
-        Slots { policy, table: HashTable::with_capacity(ENTRIES), entries: Vec::with_capacity(ENTRIES) }
+        Slots { policy, table: HashTable::with_capacity(ENTRIES) }
+    }
+
+    fn slot(&self, key: u64) -> Option<u32> {
+        self.table.find_bucket_index(key, |(there, _)| *there == key).map(|at| at as u32)
     }
 }
 
 impl<P: Policy> Cache for Slots<P> {
     fn hit(&mut self, key: u64) -> bool {
-        let found = self.table.find(key, |(there, _)| *there == key).copied();
-        found.map(|(_, slot)| self.policy.touch(slot)).is_some()
+        self.slot(key).map(|slot| self.policy.touch(slot)).is_some()
     }
 
     fn hit_all(&mut self, keys: &[u64]) -> bool {
         let mut slots = [0; BATCH];
         let mut all = true;
         for (key, slot) in keys.iter().zip(&mut slots) {
-            match self.table.find(*key, |(there, _)| there == key) {
-                Some((_, found)) => *slot = *found,
+            match self.slot(*key) {
+                Some(found) => *slot = found,
                 None => all = false,
             }
         }
@@ -127,22 +129,19 @@ impl<P: Policy> Cache for Slots<P> {
     }
 
     fn insert(&mut self, key: u64) {
-        let slot = if self.entries.len() < ENTRIES {
-            self.entries.push((key, key));
-            self.entries.len() as u32 - 1
-        } else {
+        if self.table.len() == ENTRIES {
             let slot = self.policy.victim().expect("a full cache has a victim");
-            let old = std::mem::replace(&mut self.entries[slot as usize], (key, key)).0;
-            self.table.find_entry(old, |(_, at)| *at == slot).expect("what is there is in the table").remove();
+            let entry = self.table.get_bucket_entry(slot as usize);
+            let ((old, _), _) = entry.ok().expect("who is given up is there").remove();
             self.policy.evict(slot, old);
-            slot
-        };
-        self.table.insert_unique(key, (key, slot), |(key, _)| *key);
+        }
+        assert!(self.table.capacity() > self.table.len(), "a table that is hashed anew moves its slots");
+        let slot = self.table.insert_unique(key, (key, key), |(key, _)| *key).bucket_index() as u32;
         self.policy.insert(Entry::new(slot, 1).with_tag(key));
     }
 
     fn bytes(&self) -> Option<usize> {
-        Some(self.policy.memory_bytes() + self.table.allocation_size() + 16 * self.entries.capacity())
+        Some(self.policy.memory_bytes() + self.table.allocation_size())
     }
 }
 

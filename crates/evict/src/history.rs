@@ -55,11 +55,18 @@ impl History {
         (1u32 << self.shift) as f32
     }
 
+    /// Whether so many residents are too many for the table.
+    pub fn is_small_for(&self, residents: usize) -> bool {
+        residents > 4 * self.made_for
+    }
+
+    /// Whether a tag is in the sample. Tells it without a look at the table.
+    pub fn samples(&self, tag: u64) -> bool {
+        self.place(tag).is_some()
+    }
+
     /// Remembers a tag, if it is in the sample. Answers the ghost that made way.
-    pub fn push(&mut self, tag: u64, ghost: Ghost, residents: usize) -> Option<Ghost> {
-        if residents > 4 * self.made_for {
-            self.make(residents);
-        }
+    pub fn push(&mut self, tag: u64, ghost: Ghost) -> Option<Ghost> {
         let (at, print) = self.place(tag)?;
         let old = |line: &Line| if line.word == 0 { u32::MAX } else { ghost.stamp.wrapping_sub(line.stamp) };
         let line = self.buckets[at].iter_mut().max_by_key(|line| old(line)).expect("a bucket has ways");
@@ -91,7 +98,7 @@ impl History {
     }
 
     /// Begins anew, in a table that suits so many residents: half as many ghosts, for [`REACH`] times as many chunks.
-    fn make(&mut self, residents: usize) {
+    pub fn make(&mut self, residents: usize) {
         let ghosts = (residents / 2 + 1).next_power_of_two().max(2 * GHOSTS_MIN) / 2;
         self.buckets = vec![[Line::default(); WAYS]; ghosts / WAYS].into_boxed_slice();
         self.shift = (REACH * residents).div_ceil(ghosts).next_power_of_two().trailing_zeros();
@@ -118,17 +125,19 @@ mod tests {
     fn what_was_pushed_is_taken_once() {
         let mut history = History::new();
         assert_eq!(history.take(5), None);
+        history.make(100);
         let ghost = |stamp| Ghost { stamp, class: 63, hits: 7 };
-        assert_eq!(history.push(5, ghost(9), 100), None);
+        assert_eq!(history.push(5, ghost(9)), None);
         assert_eq!((history.take(5), history.take(5)), (Some(ghost(9)), None));
-        assert_eq!((history.push(0, ghost(9), 100), history.take(0)), (None, None), "0 is nobody's tag");
+        assert_eq!((history.push(0, ghost(9)), history.take(0)), (None, None), "0 is nobody's tag");
     }
 
     #[test]
     fn the_oldest_makes_way_and_memory_is_bounded() {
         let mut history = History::new();
+        history.make(10_000);
         for tag in 1..=1_000_000u32 {
-            history.push(u64::from(tag), Ghost { stamp: tag, class: 1, hits: 0 }, 10_000);
+            history.push(u64::from(tag), Ghost { stamp: tag, class: 1, hits: 0 });
         }
         assert_eq!(history.memory_bytes(), GHOSTS_MIN * 8);
         assert!((1..=500_000).all(|tag| history.take(tag).is_none()), "long forgotten");
@@ -138,8 +147,9 @@ mod tests {
     #[test]
     fn a_large_table_samples() {
         let mut history = History::new();
+        history.make(1_000_000);
         for tag in 1..=1_000_000u32 {
-            history.push(u64::from(tag), Ghost { stamp: tag, class: 1, hits: 0 }, 1_000_000);
+            history.push(u64::from(tag), Ghost { stamp: tag, class: 1, hits: 0 });
         }
         assert!(history.memory_bytes() <= 4_000_000, "{}", history.memory_bytes());
         let found = (1..=1_000_000).filter(|tag| history.take(*tag).is_some()).count() as f32;

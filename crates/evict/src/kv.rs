@@ -1,5 +1,6 @@
 //! The default policy.
 
+use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
 use alloc::collections::binary_heap::PeekMut;
 use alloc::vec::Vec;
@@ -38,7 +39,7 @@ const WAY_UP_MAX: usize = 1 << 14;
 pub struct KvPolicy {
     nodes: Slots<Node>,
     /// One for each class and weight.
-    lists: Vec<List>,
+    lists: Box<[List; LISTS]>,
     /// Which of `lists` are not empty: one word for each weight.
     filled: [u64; class::WEIGHTS],
     /// Slots that had children when they were the coldest.
@@ -54,7 +55,17 @@ pub struct KvPolicy {
     stripe: usize,
     /// The list that was found the cheapest, and for how many more victims it is taken for that.
     cheap: (usize, usize),
-    hits: Later,
+    hits: Later<u32>,
+    /// Who went of late and is not in `history` yet.
+    gone: Later<Gone>,
+}
+
+/// A chunk that was given up: what it is known by, what to remember of it, and when it went.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gone {
+    tag: u64,
+    ghost: Ghost,
+    at: u32,
 }
 
 impl KvPolicy {
@@ -62,7 +73,7 @@ impl KvPolicy {
     pub fn new() -> Self {
         KvPolicy {
             nodes: Slots::new(),
-            lists: alloc::vec![List::EMPTY; LISTS],
+            lists: Box::new([List::EMPTY; LISTS]),
             filled: [0; class::WEIGHTS],
             parked: List::EMPTY,
             history: History::new(),
@@ -75,7 +86,29 @@ impl KvPolicy {
             stripe: 0,
             cheap: (0, 0),
             hits: Later::new(),
+            gone: Later::new(),
         }
+    }
+
+    /// Remembers who went of late: before anybody asks for what is remembered. Whether a tag is in the sample is seen when it was read,
+    /// which takes a while.
+    #[inline(never)]
+    fn bury(&mut self) {
+        let (all, len) = self.gone.take();
+        for gone in &all[..len] {
+            if let Some(old) = self.history.push(gone.tag, gone.ghost) {
+                self.returns.lost(old.class, gone.at.wrapping_sub(old.stamp), self.history.weight());
+            }
+        }
+    }
+
+    /// Forgets a tag; what was remembered of it. Of most that is nothing: they are not in the sample.
+    fn recall(&mut self, tag: u64) -> Option<Ghost> {
+        if !self.history.samples(tag) {
+            return None;
+        }
+        self.bury();
+        self.history.take(tag)
     }
 
     /// Does what the hits that wait are to do: before anything but another hit.
@@ -122,10 +155,7 @@ impl KvPolicy {
 
     /// Takes a slot out of the list that it is in, if any.
     fn unlink(&mut self, slot: u32) {
-        if !self.nodes.is_listed(slot) {
-            return;
-        }
-        let node = self.nodes[slot];
+        let Some(node) = self.nodes.listed(slot) else { return };
         if node.is_parked() {
             self.nodes.unlink(&mut self.parked, slot);
             self.nodes[slot].set_parked(false);
@@ -138,8 +168,7 @@ impl KvPolicy {
         }
     }
 
-    fn push_hottest(&mut self, slot: u32) {
-        let at = self.nodes[slot].list();
+    fn push_hottest(&mut self, slot: u32, at: usize) {
         self.filled[at / 64] |= 1 << (at % 64);
         self.nodes.push_hottest(&mut self.lists[at], slot);
     }
@@ -199,6 +228,18 @@ impl KvPolicy {
         }
     }
 
+    /// Ends to track a slot.
+    fn untrack(&mut self, slot: u32, node: Node) {
+        self.unlink(slot);
+        if node.parent != NIL {
+            self.detach(slot);
+        }
+        if node.kids() > 0 {
+            self.nodes[slot].orphan();
+        }
+        self.nodes.untrack(slot);
+    }
+
     /// Makes a slot the most recent of its class.
     fn renew(&mut self, slot: u32, class: u8) {
         self.unlink(slot);
@@ -207,7 +248,8 @@ impl KvPolicy {
         node.set_class(class);
         node.stamp = now;
         if !node.is_pinned() {
-            self.push_hottest(slot);
+            let at = node.list();
+            self.push_hottest(slot, at);
         }
     }
 
@@ -234,6 +276,7 @@ impl KvPolicy {
     /// Looks at a part of what is watched, and learns.
     fn learn(&mut self) {
         self.learnt_at = self.now;
+        self.bury();
         let mut watched = Watched::new();
         let share = |all: usize| (all.div_ceil(STRIPE), all.min(STRIPE));
         let (parts, len) = share(self.nodes.end());
@@ -319,13 +362,13 @@ impl Policy for KvPolicy {
             self.unlink(slot);
             self.nodes[slot].set_weight(weight);
             self.detach(slot);
+            self.renew(slot, self.nodes[slot].class());
         } else {
             self.enter(&entry, weight);
         }
         if let Some(parent) = entry.parent {
             self.attach(slot, parent);
         }
-        self.renew(slot, self.nodes[slot].class());
     }
 
     fn touch(&mut self, slot: u32) {
@@ -362,7 +405,7 @@ impl Policy for KvPolicy {
         }
         self.nodes[slot].set_class(class);
         if !self.nodes[slot].is_pinned() {
-            self.push_hottest(slot);
+            self.push_hottest(slot, self.nodes[slot].list());
         }
     }
 
@@ -378,31 +421,29 @@ impl Policy for KvPolicy {
 
     fn remove(&mut self, slot: u32) {
         self.settle();
-        if self.nodes.is_tracked(slot) {
-            self.unlink(slot);
-            self.detach(slot);
-            self.nodes[slot].orphan();
-            self.nodes.untrack(slot);
+        if let Some(node) = self.nodes.tracked(slot) {
+            self.untrack(slot, node);
         }
     }
 
     fn evict(&mut self, slot: u32, tag: u64) {
         self.settle();
-        if !self.nodes.is_tracked(slot) {
-            return;
-        }
+        let Some(node) = self.nodes.tracked(slot) else { return };
         self.cheap.1 = self.cheap.1.saturating_sub(1);
-        let node = self.nodes[slot];
-        let ghost = Ghost { stamp: node.stamp, class: node.class(), hits: node.hits() };
-        if let Some(gone) = self.history.push(tag, ghost, self.nodes.len()) {
-            self.returns.lost(gone.class, self.age(gone.stamp), self.history.weight());
+        if self.history.is_small_for(self.nodes.len()) {
+            self.bury();
+            self.history.make(self.nodes.len());
         }
-        self.remove(slot);
+        let ghost = Ghost { stamp: node.stamp, class: node.class(), hits: node.hits() };
+        if self.gone.push(Gone { tag, ghost, at: self.now }) {
+            self.bury();
+        }
+        self.untrack(slot, node);
     }
 
     fn forget(&mut self, tag: u64) {
         self.settle();
-        self.history.take(tag);
+        self.recall(tag);
     }
 
     fn pin(&mut self, slot: u32) {
@@ -485,7 +526,7 @@ impl Policy for KvPolicy {
     }
 
     fn memory_bytes(&self) -> usize {
-        let lists = self.lists.capacity() * size_of::<List>();
+        let lists = size_of_val(&*self.lists);
         self.nodes.memory_bytes()
             + lists
             + self.history.memory_bytes()
@@ -497,7 +538,7 @@ impl Policy for KvPolicy {
 impl KvPolicy {
     /// Tracks a slot that was not, with what is remembered of its chunk.
     fn enter(&mut self, entry: &Entry, weight: usize) {
-        let ghost = self.history.take(entry.tag);
+        let ghost = self.recall(entry.tag);
         let (hits, gap) = match ghost {
             Some(ghost) => {
                 let age = self.age(ghost.stamp);
@@ -510,8 +551,10 @@ impl KvPolicy {
             }
         };
         let generation = self.nodes.of_any(entry.slot).map_or(0, Node::generation);
-        self.nodes.track(entry.slot, Node::fresh(self.now, hits, weight, generation));
-        self.nodes[entry.slot].set_class(class_of(hits, gap));
+        let node = Node::fresh(self.now, hits, weight, class_of(hits, gap), generation);
+        let at = node.list();
+        self.filled[at / 64] |= 1 << (at % 64);
+        self.nodes.track_hottest(&mut self.lists[at], entry.slot, node);
     }
 }
 
@@ -606,6 +649,19 @@ mod tests {
         (0..2).for_each(|slot| policy.insert(Entry::new(slot, 1)));
         policy.touch(0);
         assert_eq!((policy.order(), policy.hits.is_empty()), (alloc::vec![1, 0], true), "not in a copy of all");
+    }
+
+    #[test]
+    fn who_comes_back_at_once_is_known_again() {
+        let mut policy = KvPolicy::new();
+        (0..4).for_each(|slot| policy.insert(Entry::new(slot, 1)));
+        policy.evict(0, 77);
+        policy.insert(Entry::new(0, 1).with_tag(77));
+        assert_eq!(policy.nodes[0].hits(), 1);
+        policy.evict(0, 77);
+        policy.forget(77);
+        policy.insert(Entry::new(0, 1).with_tag(77));
+        assert_eq!(policy.nodes[0].hits(), 0);
     }
 
     #[test]

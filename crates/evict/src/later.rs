@@ -1,25 +1,25 @@
-//! Hits that have yet to move their slots.
+//! What has yet to be done.
 
-/// How many hits wait at most.
+/// How many wait at most.
 const MOST: usize = 16;
 
-/// The last hits of single slots, in their order. To move a slot is to wait for memory several times; several slots that are moved one
-/// after the other, what they need read before, wait at the same time. So hits wait until there are some, or until anybody asks for the
-/// order, or changes it in another way: nobody sees the difference.
+/// The last hits of single slots, or the last that were given up, in their order. To do what each asks for is to wait for memory several
+/// times; several that are done one after the other, what they need read before, wait at the same time. So they wait until there are some,
+/// or until anybody asks for what they change, or changes it in another way: nobody sees the difference.
 #[derive(Clone, Debug)]
-pub(crate) struct Later {
-    slots: [u32; MOST],
+pub(crate) struct Later<T> {
+    items: [T; MOST],
     len: usize,
 }
 
-impl Later {
-    pub const fn new() -> Self {
-        Later { slots: [0; MOST], len: 0 }
+impl<T: Copy + Default> Later<T> {
+    pub fn new() -> Self {
+        Later { items: [T::default(); MOST], len: 0 }
     }
 
-    /// Notes a hit. Answers whether no more can wait.
-    pub fn push(&mut self, slot: u32) -> bool {
-        self.slots[self.len] = slot;
+    /// Notes one. Answers whether no more can wait.
+    pub fn push(&mut self, item: T) -> bool {
+        self.items[self.len] = item;
         self.len += 1;
         self.len == MOST
     }
@@ -28,8 +28,8 @@ impl Later {
         self.len == 0
     }
 
-    /// The hits that waited, and how many of these they are; now none waits.
-    pub fn take(&mut self) -> ([u32; MOST], usize) {
-        (self.slots, core::mem::take(&mut self.len))
+    /// Those that waited, and how many of these they are; now none waits.
+    pub fn take(&mut self) -> ([T; MOST], usize) {
+        (self.items, core::mem::take(&mut self.len))
     }
 }

@@ -27,7 +27,7 @@ pub struct Lru {
     coldest: u32,
     hottest: u32,
     len: usize,
-    hits: Later,
+    hits: Later<u32>,
 }
 
 impl Lru {

@@ -84,16 +84,51 @@ impl<T: Copy + Default> Slots<T> {
         self.node(slot).is_some_and(|node| node.colder != UNTRACKED && node.colder != UNLISTED)
     }
 
+    /// What is kept of a slot that is tracked.
+    pub fn tracked(&self, slot: u32) -> Option<T> {
+        self.node(slot).filter(|node| node.colder != UNTRACKED).map(|node| node.of)
+    }
+
+    /// What is kept of a slot that is tracked and in a list.
+    pub fn listed(&self, slot: u32) -> Option<T> {
+        let is_listed = |node: &&Node<T>| node.colder != UNTRACKED && node.colder != UNLISTED;
+        self.node(slot).filter(is_listed).map(|node| node.of)
+    }
+
     /// Begins to track a slot, in no list.
     pub fn track(&mut self, slot: u32, of: T) {
+        self.put(slot, Node { colder: UNLISTED, hotter: NIL, of });
+    }
+
+    /// Begins to track a slot that is in no list, as the hottest of a list.
+    pub fn track_hottest(&mut self, list: &mut List, slot: u32, of: T) {
+        self.put(slot, Node { colder: list.hottest, hotter: NIL, of });
+        match list.hottest {
+            NIL => list.coldest = slot,
+            last => self.node_mut(last).hotter = slot,
+        }
+        list.hottest = slot;
+    }
+
+    fn put(&mut self, slot: u32, node: Node<T>) {
         assert!(slot < SLOTS_MAX, "slots are numbered below SLOTS_MAX");
+        if self.segments.len() <= slot as usize / SEGMENT {
+            self.grow(slot);
+        }
+        let there = self.node_mut(slot);
+        let is_new = there.colder == UNTRACKED;
+        *there = node;
+        self.len += usize::from(is_new);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, slot: u32) {
         while self.segments.len() <= slot as usize / SEGMENT {
             let vacant = Node { colder: UNTRACKED, hotter: NIL, of: T::default() };
             let segment = vec![vacant; SEGMENT].into_boxed_slice();
             self.segments.push(segment.try_into().ok().expect("a segment has its length"));
         }
-        self.len += usize::from(!self.is_tracked(slot));
-        *self.node_mut(slot) = Node { colder: UNLISTED, hotter: NIL, of };
     }
 
     /// Forgets a slot that is in no list.

@@ -35,9 +35,9 @@ impl Default for Node {
 
 impl Node {
     /// A slot that was just filled, of this generation.
-    pub fn fresh(stamp: u32, hits: u8, weight: usize, generation: u16) -> Self {
+    pub fn fresh(stamp: u32, hits: u8, weight: usize, class: u8, generation: u16) -> Self {
         let mut node = Node { stamp, ..Node::default() };
-        node.bits = FRESH | u16::from(hits) << HITS_SHIFT | (weight as u16) << WEIGHT_SHIFT;
+        node.bits = FRESH | u16::from(hits) << HITS_SHIFT | (weight as u16) << WEIGHT_SHIFT | u16::from(class);
         node.set_generation(generation);
         node
     }
