@@ -91,12 +91,12 @@ fn the_default_policy_is_no_worse_than_lru_on_every_generated_workload() {
 #[test]
 fn where_only_recency_tells_the_default_policy_loses_little_to_it() {
     let dir = tempfile::tempdir().unwrap();
-    for seed in ["3", "6", "9"] {
+    for seed in ["3", "6", "7", "9"] {
         let trace = generate(dir.path(), "chat", (seed, "6000"));
         let whole = sim(&[&trace, "--policy", "lru,default", "--sizes", "5%,10%,20%"]);
         for size in ["5%", "10%", "20%"] {
             let (lru, ours) = (prefix(&whole, "lru", size), prefix(&whole, "default", size));
-            assert!(ours >= lru - 0.006, "seed {seed} at {size}: {ours} against {lru}");
+            assert!(ours >= lru - 0.004, "seed {seed} at {size}: {ours} against {lru}");
         }
     }
 }

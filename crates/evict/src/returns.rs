@@ -2,15 +2,21 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use core::ops::Range;
 
 /// Classes of chunks.
 pub(crate) const CLASSES: usize = 64;
 /// The first of them are of hits and pauses; of the others the caller hinted when they return.
 pub(crate) const SEEN: usize = 32;
+/// So many of those that follow each other are a kin: hit as often, and only their conversations paused for other times.
+pub(crate) const KIN: usize = 8;
 /// Ages in half octaves.
 const AGES: usize = 60;
-/// A class that was seen less often than this many times is taken for the average in part.
+/// A kin, or a hinted class, that was seen less often than this many times is taken for the average in part.
 const PRIOR: f32 = 64.0;
+/// A class that was seen less often than this many times is taken for its kin in part. Chunks of one request return together, so that
+/// what looks like many returns of one class was few requests.
+const KIN_PRIOR: f32 = 1024.0;
 
 type Curve = [f32; AGES];
 
@@ -56,16 +62,12 @@ impl Returns {
     /// Learns anew from what happened and from the ages of those that are still `watched`; forgets half of what
     /// happened once that is more than `events_max`.
     pub fn learn(&mut self, watched: &Watched, events_max: f32) {
-        let mut all = ([0.0; AGES], [0.0; AGES], [0.0; AGES]);
+        let average = self.chances(watched, 0..CLASSES, (&[0.0; AGES], 1.0));
+        let kins: [Curve; SEEN / KIN] =
+            core::array::from_fn(|kin| self.chances(watched, kin * KIN..(kin + 1) * KIN, (&average, PRIOR)));
         for class in 0..CLASSES {
-            add(&mut all.0, &self.returned[class]);
-            add(&mut all.1, &self.lost[class]);
-            add(&mut all.2, &watched.0[class]);
-        }
-        let average = chances(&all.0, &all.1, &all.2, (&[0.0; AGES], 1.0));
-        for class in 0..CLASSES {
-            let chances = chances(&self.returned[class], &self.lost[class], &watched.0[class], (&average, PRIOR));
-            self.worth[class] = worth(&chances);
+            let prior = kins.get(class / KIN).map_or((&average, PRIOR), |kin| (kin, KIN_PRIOR));
+            self.worth[class] = worth(&self.chances(watched, class..class + 1, prior));
             // The oldest of a class stands for all of it: what is worth less before than at its age goes with the class. And what seems to
             // rise was one request's return, mostly.
             if class < SEEN {
@@ -77,6 +79,14 @@ impl Returns {
             self.events /= 2.0;
             self.returned.iter_mut().chain(&mut self.lost).flatten().for_each(|n| *n /= 2.0);
         }
+    }
+
+    /// The chances of some classes together.
+    fn chances(&self, watched: &Watched, classes: Range<usize>, prior: (&Curve, f32)) -> Curve {
+        let sum = |of: &[Curve]| -> Curve {
+            core::array::from_fn(|age| of[classes.clone()].iter().map(|curve| curve[age]).sum())
+        };
+        chances(&sum(&self.returned), &sum(&self.lost), &sum(&watched.0), prior)
     }
 
     pub fn memory_bytes(&self) -> usize {
@@ -96,10 +106,6 @@ impl Watched {
     pub fn add(&mut self, class: u8, age: u32, weight: f32) {
         self.0[usize::from(class)][bucket(age)] += weight;
     }
-}
-
-fn add(sum: &mut Curve, curve: &Curve) {
-    sum.iter_mut().zip(curve).for_each(|(sum, n)| *sum += n);
 }
 
 /// The chance to return within each half octave for those that reach it, drawn towards the prior's.
@@ -165,6 +171,19 @@ mod tests {
         let worth: Vec<f32> = (0..4096).map(|age| returns.worth(1, age)).collect();
         assert!(worth.is_sorted_by(|younger, older| older < younger), "as long as nothing else is known");
         assert!(returns.worth(63, u32::MAX) > 0.0);
+    }
+
+    #[test]
+    fn a_class_that_was_seen_little_is_taken_for_those_that_were_hit_as_often() {
+        let mut returns = Returns::new();
+        for kin in 0..2 {
+            (0..2000).for_each(|_| returns.returned(kin * KIN as u8, if kin == 0 { 10 } else { 10_000 }, 1.0));
+        }
+        // One request's chunks.
+        (0..100).for_each(|_| returns.returned(1, 10_000, 1.0));
+        (0..100).for_each(|_| returns.returned(KIN as u8 + 1, 10, 1.0));
+        returns.learn(&Watched::new(), 1e9);
+        assert!(returns.worth(1, 5) > 2.0 * returns.worth(KIN as u8 + 1, 5));
     }
 
     #[test]

@@ -6,6 +6,8 @@ pub(crate) const HITS_MAX: u8 = 7;
 pub(crate) const NEW: u8 = 7;
 /// Classes of hits and pauses; hinted ones come after.
 const SEEN: u8 = crate::returns::SEEN as u8;
+/// Classes of one number of hits.
+const KIN: u8 = crate::returns::KIN as u8;
 /// The class of chunks whose conversation is over.
 pub(crate) const ENDED: u8 = 62;
 /// The class of chunks that are kept until a time: none of them goes while another can.
@@ -16,12 +18,12 @@ pub(crate) const WEIGHTS: usize = 4;
 /// The class of a chunk with so many hits, of a conversation that paused so long.
 pub(crate) fn class_of(hits: u8, gap: u8) -> u8 {
     let hits = (u8::BITS - hits.leading_zeros()).min(3) as u8;
-    hits * 8 + gap
+    hits * KIN + gap
 }
 
 /// The pause of a class; that of a hinted one is not known.
 pub(crate) fn gap(class: u8) -> u8 {
-    if class < SEEN { class % 8 } else { NEW }
+    if class < SEEN { class % KIN } else { NEW }
 }
 
 /// A pause in octaves, against the time in which as many chunks are used as there are.
