@@ -11,6 +11,8 @@ const KNOWN_MIN: usize = 1 << 14;
 const COMING_MAX: usize = 1 << 16;
 /// How far back in a lookup the chunk before one may stand: so many chains may be asked for at once, key by key.
 const APART_MAX: usize = 64;
+/// No way up to the head of a chain is followed further than this.
+const WAY_UP_MAX: usize = 1 << 14;
 
 /// A chunk's place in its prefix chain; the default is that nothing is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -42,6 +44,8 @@ pub(crate) struct Chains {
     young: HashMap<Tag, ChainPlace>,
     old: HashMap<Tag, ChainPlace>,
     coming: HashMap<Tag, Coming>,
+    /// How many of those come right after each.
+    followed: HashMap<Tag, u32>,
 }
 
 /// A chunk that is being written.
@@ -65,6 +69,23 @@ impl Chains {
 
     fn of(&self, tag: Tag) -> Option<ChainPlace> {
         self.young.get(&tag).or_else(|| self.old.get(&tag)).copied()
+    }
+
+    /// One more chunk is on its way right after this one.
+    fn follow(&mut self, before: Option<Tag>) {
+        before.into_iter().for_each(|before| *self.followed.entry(before).or_default() += 1);
+    }
+
+    /// One less.
+    fn unfollow(&mut self, before: Option<Tag>) {
+        if let Some(before) = before
+            && let Some(of) = self.followed.get_mut(&before)
+        {
+            *of -= 1;
+            if *of == 0 {
+                self.followed.remove(&before);
+            }
+        }
     }
 }
 
@@ -98,7 +119,10 @@ impl Index {
         let has_room = self.chains.coming.len() < COMING_MAX || self.chains.coming.contains_key(&tag);
         if has_room {
             let coming = self.chains.coming.entry(tag).or_default();
-            (coming.before, coming.saves) = (place.parent, coming.saves + 1);
+            coming.saves += 1;
+            let before = std::mem::replace(&mut coming.before, place.parent);
+            self.chains.unfollow(before);
+            self.chains.follow(place.parent);
         }
         has_room
     }
@@ -108,7 +132,9 @@ impl Index {
         if let Some(coming) = self.chains.coming.get_mut(&tag) {
             coming.saves -= 1;
             if coming.saves == 0 {
+                let before = coming.before;
                 self.chains.coming.remove(&tag);
+                self.chains.unfollow(before);
             }
         }
     }
@@ -143,14 +169,19 @@ impl Index {
         Ok(None)
     }
 
-    /// Whether a slot is among those before another in its chain of which the policy cannot know: across chunks that are on their way.
-    pub(crate) fn leads_across(&self, slot: u32, of: Option<u32>) -> bool {
-        let absent = |tag: &Tag| self.find_tag(*tag).is_none();
-        let across = |at: &u32| {
-            let parent = self.slab[*at].chunk().parent.filter(absent)?;
-            self.ancestor(ChainPlace { parent: Some(parent), ..ChainPlace::default() }).ok()?
+    /// Whether a slot is among those before another in its chain, as far as their chunks are there or on their way.
+    pub(crate) fn leads_to(&self, slot: u32, of: Option<u32>) -> bool {
+        let before = |at: &u32| {
+            let parent = self.slab[*at].chunk().parent;
+            self.ancestor(ChainPlace { parent, ..ChainPlace::default() }).ok()?
         };
-        std::iter::successors(of, across).take(self.chains.coming.len() + 1).any(|at| at == slot)
+        std::iter::successors(of, before).take(WAY_UP_MAX).any(|at| at == slot)
+    }
+
+    /// Whether what comes right after a slot is on its way: the policy cannot know of that.
+    pub(crate) fn is_followed(&self, slot: u32) -> bool {
+        let followed = &self.chains.followed;
+        !followed.is_empty() && followed.contains_key(&Tag::of(&self.slab[slot].digest))
     }
 }
 

@@ -11,9 +11,6 @@ use crate::{ChainPlace, Entry, Index, TOO_LONG_BYTES, TenantId, Want};
 /// The most victims in one batch.
 pub const VICTIMS_MAX: usize = 1024;
 
-/// No way up to the head of a chain is followed further than this.
-const WAY_UP_MAX: usize = 1 << 14;
-
 /// Room that was claimed for one write. Give it to [`Index::commit`] or [`Index::cancel`]: dropped, it stays claimed.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "room stays claimed until the reservation is committed or cancelled"]
@@ -116,8 +113,14 @@ impl Index {
     /// rest of its chain. Above its tenant's limit what goes is the tenant's own, and counts until it is gone.
     pub fn reserve_for(&mut self, now_ms: u64, want: &Want) -> Reserve {
         let bytes = want.bytes;
-        if self.quotas.are_set() {
+        let taken = self.books.used.saturating_add(self.books.reserved);
+        let fits = taken.saturating_add(bytes) <= self.marks.capacity;
+        if !fits || self.quotas.are_set() {
+            // Before anybody asks who would go: whose time is up may.
             self.expire_holds(now_ms);
+            self.policy.at(now_ms);
+        }
+        if self.quotas.are_set() {
             if self.over_quota(want) > 0 && !self.is_worth_its_own(want) {
                 return Reserve::Full(Refusal::NotWorth);
             }
@@ -125,7 +128,6 @@ impl Index {
                 return not_yet;
             }
         }
-        let fits = self.books.used.saturating_add(self.books.reserved).saturating_add(bytes) <= self.marks.capacity;
         // It counts from now on: who gives for it is whoever has more than its part then.
         let room = self.of_tenant(want);
         let answer = match fits || self.is_worth(want.place) {
@@ -147,7 +149,7 @@ impl Index {
             Ok(ancestor) => match self.given() {
                 Some(given) => self.may_go_for(given, ancestor),
                 None => match self.policy.victim_for(ancestor) {
-                    Some(victim) => self.policy.takes_orphans() || !self.leads_across(victim, ancestor),
+                    Some(victim) => self.may_go_for(victim, ancestor),
                     None => self.policy.victim().is_none(),
                 },
             },
@@ -161,16 +163,11 @@ impl Index {
         victim.is_none_or(|victim| self.may_go_for(victim, ancestor))
     }
 
-    /// Whether a chunk that comes after `ancestor` is worth one that goes for another reason than its worth.
+    /// Whether a victim is none of those before a chunk that comes after `ancestor`. Only what the policy knows, or cannot know, to be before
+    /// another is looked for on the way up.
     fn may_go_for(&self, victim: u32, ancestor: Option<u32>) -> bool {
-        let is_between = || !self.policy.may_go(victim) && self.leads_to(victim, ancestor);
-        self.policy.takes_orphans() || !(self.leads_across(victim, ancestor) || is_between())
-    }
-
-    /// Whether a slot is among those before another in its chain, as far as their chunks are there.
-    fn leads_to(&self, slot: u32, of: Option<u32>) -> bool {
-        let before = |at: &u32| self.slab[*at].chunk().parent.and_then(|tag| self.find_tag(tag));
-        std::iter::successors(of, before).take(WAY_UP_MAX).any(|at| at == slot)
+        let may_lead = || Some(victim) == ancestor || !self.policy.may_go(victim) || self.is_followed(victim);
+        self.policy.takes_orphans() || !(may_lead() && self.leads_to(victim, ancestor))
     }
 
     /// Claims room whatever the marks say: for those who do not evict, and keep to a limit of their own.

@@ -275,7 +275,7 @@ impl Index {
     }
 
     fn leftover_in(&mut self, range: impl RangeBounds<(TenantId, u64)> + Clone) -> Option<u32> {
-        while let Some((&(tenant, id), &passed)) = self.sets.leftovers.range(range.clone()).next() {
+        'next: while let Some((&(tenant, id), &passed)) = self.sets.leftovers.range(range.clone()).next() {
             let set = self.sets.all.get(&id).filter(|set| set.is_left());
             let members = set.map_or_else(|| [].into(), |set| Arc::clone(&set.members));
             for (at, member) in members.iter().enumerate().skip(passed) {
@@ -283,7 +283,13 @@ impl Index {
                 let whose = self.slab[slot].tenant();
                 if whose == tenant {
                     self.sets.leftovers.insert((tenant, id), at);
-                    return Some(slot);
+                    // Of whom it passed, one may come first now: who asks again is told the same.
+                    let is_first =
+                        self.sets.leftovers.range(range.clone()).next().is_some_and(|first| *first.0 == (tenant, id));
+                    if is_first {
+                        return Some(slot);
+                    }
+                    continue 'next;
                 }
                 self.sets.leftovers.entry((whose, id)).or_insert(at);
             }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kvtier_evict::PolicyKind;
+use kvtier_evict::{Hint, PolicyKind};
 use kvtier_index::{ChainPlace, Chunk, Index, IndexConfig, Refusal, Reserve, Tag, TenantId, Want};
 use kvtier_key::{ChunkHash, Digest, Key, KeyId, KvRank, Namespace, ObjectKey};
 
@@ -189,4 +189,30 @@ fn a_chain_may_be_as_deep_as_can_be_said() {
     assert!(save(&mut index, 0, after(0, 9, u32::MAX)).is_ok());
     index.learn_order(&[key(0, 1), key(0, 2)]);
     assert_eq!(inferred(&index, 2).1, 2);
+}
+
+#[test]
+fn nor_does_it_across_a_gap_further_up() {
+    let mut index = index(4, PolicyKind::Default);
+    assert!(save(&mut index, 0, ChainPlace::new(None, 0)).is_ok());
+    assert!((1..5).all(|n| index.expect(Tag::of(key(0, n).digest()), after(0, n - 1, n as u32))));
+    let want = Want::new(10).with_place(after(0, 0, 1));
+    let Reserve::Granted(_room) = index.reserve_for(0, &want) else { panic!("there is room") };
+    assert!((2..4).all(|n| save(&mut index, n, after(0, n - 1, n as u32)).is_ok()));
+    assert_eq!(save(&mut index, 4, after(0, 3, 4)), Err(Refusal::NotWorth), "0 is before 1, which is on its way");
+    // Once nothing is, nothing leads there any more.
+    (1..5).for_each(|n| index.settle(Tag::of(key(0, n).digest())));
+    assert_eq!(save(&mut index, 9, ChainPlace::new(None, 0)), Ok(vec![*key(0, 0).digest()]));
+}
+
+#[test]
+fn whose_hold_is_over_goes_before_a_save_is_shed_for_want_of_worth() {
+    let mut index = index(2, PolicyKind::Default);
+    assert!(save(&mut index, 0, ChainPlace::new(None, 0)).is_ok());
+    assert!(save(&mut index, 9, ChainPlace::new(None, 0)).is_ok());
+    let _ = index.hold(&[*key(0, 9).digest()], 1000).unwrap();
+    index.hint_batch(0, &[*key(0, 0).digest()], &Hint::new().with_retention_ms(9000));
+    let want = Want::new(10).with_place(after(0, 0, 1));
+    assert_eq!(index.reserve_for(999, &want), Reserve::Full(Refusal::NotWorth), "9 is held");
+    assert_ne!(index.reserve_for(1000, &want), Reserve::Full(Refusal::NotWorth));
 }
