@@ -13,6 +13,8 @@ const LEN: usize = 32 << 20;
 const KEY: &str = "33554432";
 /// How far it may stray from where it was.
 const STRAY_KIB: i64 = 2048;
+/// And over HTTP/2, whose library keeps what came while nobody had time to take it: at most 32 MiB a connection, seldom more than a tenth of it.
+const STRAY_HTTP2_KIB: i64 = 8192;
 
 #[test]
 fn serve() {
@@ -63,7 +65,8 @@ fn memory_stays_where_it_was_over_gigabytes() {
             let stray = soak(&client, &memory, megabytes * 1_000_000).await;
             assert_eq!(client.counts().connections_http2 > 0, what == "HTTP/2");
             told(&format!("{megabytes} MB over {what}: {stray} KiB"));
-            strayed.extend((stray > STRAY_KIB).then(|| format!("over {what}: {stray} KiB")));
+            let allowed = if what == "HTTP/2" { STRAY_HTTP2_KIB } else { STRAY_KIB };
+            strayed.extend((stray > allowed).then(|| format!("over {what}: {stray} KiB")));
         }
         assert!(strayed.is_empty(), "{strayed:?}");
     });
