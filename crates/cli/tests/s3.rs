@@ -137,7 +137,7 @@ fn doctor_finds_what_a_strict_store_can_do_and_leaves_nothing_behind() {
         ("versioning", "off"),
         ("object lock", "off"),
         ("lifecycle rules", "none that touch objects"),
-        ("clock", "the store's is 0 s ahead"),
+        ("clock", "the store's is ours, within a second or so"),
     ] {
         assert_eq!(found(&out, what), (is.to_owned(), None), "{what}");
     }

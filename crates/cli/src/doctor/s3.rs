@@ -125,7 +125,12 @@ fn style(endpoint: &Endpoint) -> &'static str {
 impl Found {
     fn findings(&self) -> Vec<Finding> {
         let Found { endpoint, probe, .. } = self;
-        let clock = format!("the store's is {} s ahead", self.clock_offset_s);
+        let clock = match self.clock_offset_s {
+            // Stores tell whole seconds.
+            -1..=1 => "the store's is ours, within a second or so".to_owned(),
+            offset if offset < 0 => format!("the store's is {} s behind", -offset),
+            offset => format!("the store's is {offset} s ahead"),
+        };
         let clock_off = self.clock_offset_s.abs() > CLOCK_MAX_S;
         let mut all = vec![
             Finding::new("bucket", format!("{} at {endpoint}, {} style", endpoint.bucket(), style(endpoint))),
