@@ -60,7 +60,10 @@ fn one(maturin: &Cmd, python: &Path, out: &str, features: &[&str]) -> Result<Str
     let pip = Cmd::new("").arg(text(python)).args(["-m", "pip", "install", "--quiet"]);
     pip.clone().args(["--force-reinstall", "--no-deps"]).arg(text(&wheel)).run()?;
     pip.arg(NUMPY).run()?;
-    Cmd::new("cargo build --locked --workspace --bin").arg(SERVER.0).run()?;
+    // What the tests talk to: the S3 server, and among the libraries the stand-in for libcuda.
+    Cmd::new("cargo build --locked --workspace --features kvtier-s3/tls-direct,kvtier/metrics --examples --lib --bin")
+        .arg(SERVER.0)
+        .run()?;
     let tests = tests(python, None, &[])?.whole()?;
     Ok(format!("{} ({:.1} MB): {tests}", wheel.display(), bytes as f64 / 1e6))
 }
