@@ -141,24 +141,26 @@ impl Index {
         answer
     }
 
-    /// Whether a chunk at this place is worth what would go for it. Where nothing can go, that is no matter of worth.
+    /// Whether a chunk at this place is worth what would go for it. Where nothing can go, that is no matter of worth; and to a policy that takes
+    /// orphans all chunks are worth the same.
     fn is_worth(&mut self, place: ChainPlace) -> bool {
-        match self.ancestor(place) {
-            // Who only inferred that something is missing may be wrong.
-            Err(_) => !place.told || self.policy.takes_orphans(),
-            Ok(ancestor) => match self.given() {
-                Some(given) => self.may_go_for(given, ancestor),
-                None => match self.policy.victim_for(ancestor) {
-                    Some(victim) => self.may_go_for(victim, ancestor),
-                    None => self.policy.victim().is_none(),
-                },
-            },
+        if self.policy.takes_orphans() {
+            return true;
+        }
+        // Who only inferred that something is missing may be wrong.
+        let Ok(ancestor) = self.ancestor(place) else { return !place.told };
+        match self.given().or_else(|| self.policy.victim_for(ancestor)) {
+            Some(victim) => self.may_go_for(victim, ancestor),
+            None => self.policy.victim().is_none(),
         }
     }
 
     /// Whether a chunk above its tenant's limit is worth what would go of its tenant's: not what it comes after.
     fn is_worth_its_own(&mut self, want: &Want) -> bool {
-        let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.told || self.policy.takes_orphans() };
+        if self.policy.takes_orphans() {
+            return true;
+        }
+        let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.told };
         let victim = self.leftover_of(want.tenant).or_else(|| self.policy.victim_of(want.tenant.0));
         victim.is_none_or(|victim| self.may_go_for(victim, ancestor))
     }
@@ -166,8 +168,8 @@ impl Index {
     /// Whether a victim is none of those before a chunk that comes after `ancestor`. Only what the policy knows, or cannot know, to be before
     /// another is looked for on the way up.
     fn may_go_for(&self, victim: u32, ancestor: Option<u32>) -> bool {
-        let may_lead = || Some(victim) == ancestor || !self.policy.may_go(victim) || self.is_followed(victim);
-        self.policy.takes_orphans() || !(may_lead() && self.leads_to(victim, ancestor))
+        let may_lead = Some(victim) == ancestor || !self.policy.may_go(victim) || self.is_followed(victim);
+        !(may_lead && self.leads_to(victim, ancestor))
     }
 
     /// Claims room whatever the marks say: for those who do not evict, and keep to a limit of their own.
