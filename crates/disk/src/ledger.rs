@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,8 +12,11 @@ use crate::home::{DOOR_WAIT_MAX, lock_within, open_rw};
 
 const MAGIC: [u8; 8] = *b"KVTLEDG1";
 const BYTES: usize = 16;
-/// How long a change waits for the lock before it is put off: then it is folded in later.
-const LOCK_WAIT_MAX: Duration = Duration::from_millis(20);
+/// How long a change waits for the lock before it is put off: then it is folded in later. Whoever has it may wait for a busy medium or for
+/// a processor meanwhile; only who is frozen keeps it longer.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long the next ones wait, until the lock was free once.
+const KEPT_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// The file `.kvtier/ledger`: magic, then the bytes in use as a little-endian u64. Changed under its lock; a process that is killed leaves
 /// at most what it was writing counted, until the next start counts anew.
@@ -26,13 +29,16 @@ pub struct Ledger {
     ours: AtomicI64,
     /// What the file said last.
     known: AtomicU64,
+    /// Somebody kept the lock when we wanted it last.
+    kept: AtomicBool,
 }
 
 impl Ledger {
     /// Opens the ledger. `exact` is for file systems where a lock costs microseconds; elsewhere changes wait for [`fold`](Ledger::fold).
     pub fn open(own: &Path, exact: bool) -> io::Result<Self> {
         let file = open_rw(&own.join("ledger"))?;
-        Ok(Ledger { file: Mutex::new(file), exact, ours: AtomicI64::new(0), known: AtomicU64::new(0) })
+        let (file, ours, known) = (Mutex::new(file), AtomicI64::new(0), AtomicU64::new(0));
+        Ok(Ledger { file, exact, ours, known, kept: AtomicBool::new(false) })
     }
 
     /// Counts `bytes` more, unless the total would then be over `cap`: then answers `false`.
@@ -106,7 +112,10 @@ impl Ledger {
     /// Changes of ours that wait go first. `WouldBlock` when somebody keeps the lock.
     fn change(&self, change: impl FnOnce(u64) -> Option<u64>) -> io::Result<bool> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        lock_within(&file, LOCK_WAIT_MAX)?;
+        let most = if self.kept.load(Ordering::Relaxed) { KEPT_WAIT_MAX } else { LOCK_WAIT_MAX };
+        let locked = lock_within(&file, most);
+        self.kept.store(locked.is_err(), Ordering::Relaxed);
+        locked?;
         let ours = self.ours.swap(0, Ordering::AcqRel);
         let changed = read(&file).and_then(|total| {
             let total = total.unwrap_or(0).saturating_add_signed(ours);
@@ -174,6 +183,23 @@ mod tests {
         assert!(!a.take(31, 100).unwrap());
     }
 
+    /// Who has the lock may have to wait for the medium: that must not let others pass the cap.
+    #[test]
+    fn who_keeps_the_lock_for_a_moment_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (Ledger::open(dir.path(), true).unwrap(), Ledger::open(dir.path(), true).unwrap());
+        a.recount(true, || Ok(10)).unwrap();
+        assert!(a.take(10, 100).unwrap() && b.take(60, 100).unwrap());
+        let busy = open_rw(&dir.path().join("ledger")).unwrap();
+        busy.lock().unwrap();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| a.take(50, 100).unwrap());
+            std::thread::sleep(LOCK_WAIT_MAX / 8);
+            busy.unlock().unwrap();
+            assert!(!asked.join().unwrap(), "by what b had counted");
+        });
+    }
+
     #[test]
     fn who_keeps_the_lock_stops_nobody() {
         let dir = tempfile::tempdir().unwrap();
@@ -185,7 +211,8 @@ mod tests {
         let began = Instant::now();
         assert!(a.take(50, 100).unwrap() && !a.take(50, 100).unwrap(), "by what it knew last");
         a.give(20).unwrap();
-        assert!(began.elapsed() < Duration::from_secs(1));
+        (0..100).for_each(|_| assert!(!a.take(90, 100).unwrap()));
+        assert!(began.elapsed() < 20 * LOCK_WAIT_MAX, "not so long for each");
         assert_eq!(a.fold().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         frozen.unlock().unwrap();
         assert!(!b.take(81, 100).unwrap(), "b cannot know more than the file says");
