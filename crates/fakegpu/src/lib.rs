@@ -12,9 +12,11 @@ mod cuda;
 mod cufile;
 mod events;
 mod faults;
+mod hold;
 mod memory;
 mod more;
 mod report;
 mod streams;
 
 pub use child::{Fakes, Report};
+pub use hold::Hold;

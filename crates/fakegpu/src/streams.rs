@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::events::Event;
 use crate::faults::number;
+use crate::hold;
 
 /// How many microseconds each step of a stream takes before it is done.
 pub const DELAY_US: &str = "FAKEGPU_DELAY_US";
@@ -71,6 +72,9 @@ impl Stream {
             drop(queue);
             if !delay.is_zero() {
                 std::thread::sleep(delay);
+            }
+            if matches!(step, Step::Set { .. }) {
+                hold::wait();
             }
             step.run();
             self.queue().busy = false;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Bench, LEN, MIB, clean, config, foreign_stream, machine, set_later};
 use kvtier_core::{ErrorKind, Loaded, MissReason, Removed, Saved, Tier};
-use kvtier_fakegpu::{Fakes, Report};
+use kvtier_fakegpu::{Fakes, Hold, Report};
 use kvtier_gds::{GdsTier, Mode, Proof};
 
 #[test]
@@ -84,21 +84,24 @@ fn a_file_that_another_process_takes_during_a_load_is_no_hit_though_nobody_looks
         let (caller, key) = (foreign_stream(&bench.gpu), bench.key(1));
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let mut into = bench.arena.lease(LEN).unwrap();
+        let hold = Hold::new();
         let event = set_later(&bench.gpu, &caller, (into.addr(), LEN));
-        into.set_after(Some(event.clone()));
+        into.set_after(Some(event));
         let load = kvtier_core::Load { key: key.clone(), into: vec![into] };
         let ticket = bench.tier.load(&kvtier_core::Ctx::within(Duration::from_secs(30)), vec![load]);
-        // By now its footer was read, and its bytes wait for the event.
-        std::thread::sleep(Duration::from_millis(200));
-        assert!(!event.has_passed().unwrap(), "the test is too slow");
+        // Then its footer was read, and its bytes wait for the event.
+        while bench.counter("event_waits") == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let (file, taken) = (bench.file(), bench.dir.path().join("taken"));
         std::fs::rename(&file, &taken).unwrap();
         std::fs::OpenOptions::new().write(true).open(&taken).unwrap().write_all_at(&[7; MIB], 0).unwrap();
+        drop(hold);
         let done = ticket.wait().pop().unwrap();
         assert_eq!((done.result.unwrap(), done.op.into[0].init_len()), (Loaded::Miss(MissReason::Absent), 0));
         assert_eq!(bench.counter("unseen_loads"), 1);
     };
-    let fakes = Fakes::new().delay(Duration::from_millis(200));
+    let fakes = Fakes::new();
     let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
     let name = "a_file_that_another_process_takes_during_a_load_is_no_hit_though_nobody_looks_at_its_bytes";
     fakes.run(name, body, check);
@@ -114,7 +117,8 @@ enum Ends {
 /// Every load is right over these stand-ins; the tier says `words`.
 fn survives(name: &str, fakes: &Fakes, ends: Ends, words: &str) {
     clean(name, fakes, || {
-        let bench = Bench::direct(|config| config.open_wait = Duration::from_millis(300));
+        // Nothing hangs here.
+        let bench = Bench::direct(|config| config.open_wait = Duration::from_secs(30));
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         let direct = bench.counter("direct_bytes");
         assert_eq!(direct > 0, ends == Ends::Direct, "{direct} bytes by cuFile; {}", bench.reasons());
@@ -156,9 +160,9 @@ survives! {
 #[test]
 fn a_driver_that_never_opens_costs_a_thread_and_its_context_and_no_load() {
     let body = || {
-        let bench = Bench::direct(|config| config.open_wait = Duration::from_millis(300));
+        let bench = Bench::direct(|config| config.open_wait = Duration::from_secs(3));
         (0..3).for_each(|n| bench.round_trip(n, LEN));
-        assert!(bench.reasons().contains("has not returned within 0.3 s"), "{}", bench.reasons());
+        assert!(bench.reasons().contains("has not returned within 3 s"), "{}", bench.reasons());
     };
     let check = |report: &Report| {
         assert_eq!(report.left(), [("contexts".to_owned(), 1)]);

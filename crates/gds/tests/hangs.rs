@@ -11,8 +11,8 @@ use kvtier_core::{Ctx, ErrorKind, Load, Loaded, Saved, Tier};
 use kvtier_fakegpu::{Fakes, Report};
 use kvtier_gds::GdsTier;
 
-/// How long a call may take here.
-const WAIT: Duration = Duration::from_millis(300);
+/// How long a call may take here: one that returns does so by then, though the machine stands still meanwhile.
+const WAIT: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_probe_that_never_returns_costs_a_thread_and_no_load() {
@@ -21,7 +21,7 @@ fn a_probe_that_never_returns_costs_a_thread_and_no_load() {
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         assert_eq!(bench.counter("direct_bytes"), 0);
         let reasons = bench.reasons();
-        assert!(reasons.contains("transfer to a file in") && reasons.contains("0.3 s"), "{reasons}");
+        assert!(reasons.contains("transfer to a file in") && reasons.contains("within 3 s"), "{reasons}");
     };
     let check = |report: &Report| assert_eq!(report.calls("cuFileRead"), 1, "not tried again");
     let fakes = Fakes::new().fail("cuFileRead:1:H");
@@ -36,7 +36,7 @@ fn a_read_that_never_returns_ends_at_its_deadline_and_does_not_hold_up_the_end()
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let before = bench.arena.stats().free;
         let load = || vec![Load { key: key.clone(), into: vec![bench.arena.lease(LEN).unwrap()] }];
-        let done = bench.tier.load(&Ctx::within(WAIT), load()).wait().pop().unwrap();
+        let done = bench.tier.load(&Ctx::within(Duration::from_millis(300)), load()).wait().pop().unwrap();
         assert_eq!(done.result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
         drop(done);
         // The other threads of the GPU go on.
@@ -63,7 +63,7 @@ fn an_event_is_seen_however_busy_the_threads_are() {
         let mut into = bench.arena.lease(LEN).unwrap();
         into.set_after(Some(set_later(&bench.gpu, &caller, (into.addr(), LEN))));
         let load = Load { key: waiting.clone(), into: vec![into] };
-        let ticket = bench.tier.load(&Ctx::within(Duration::from_secs(20)), vec![load]);
+        let ticket = bench.tier.load(&Ctx::within(Duration::from_secs(60)), vec![load]);
         let over = AtomicBool::new(false);
         let busy = || {
             while !over.load(Ordering::Relaxed) {

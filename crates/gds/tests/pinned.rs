@@ -7,8 +7,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::time::Duration;
 
 use common::{Bench, LEN, MIB, clean, config, foreign_stream, set_later};
-use kvtier_core::{ErrorKind, Loaded, MissReason, Observe, Saved};
-use kvtier_fakegpu::{Fakes, Report};
+use kvtier_core::{Ctx, ErrorKind, Loaded, MissReason, Observe, Save, Saved, Tier};
+use kvtier_fakegpu::{Fakes, Hold, Report};
 use kvtier_gds::GdsTier;
 
 #[test]
@@ -48,10 +48,17 @@ fn a_save_waits_for_the_event_before_its_memory() {
     let body = || {
         let bench = Bench::new();
         let (caller, key, mut chunk) = (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
+        let hold = Hold::new();
         let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
         chunk.set_after(Some(event));
         chunk.assume_filled(LEN);
-        assert_eq!(bench.save(&key, chunk).result.unwrap(), Saved::Stored);
+        let save = Save { key: key.clone(), from: vec![chunk.freeze()] };
+        let ticket = bench.tier.save(&Ctx::within(Duration::from_secs(60)), vec![save]);
+        while bench.counter("event_waits") == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(hold);
+        assert_eq!(ticket.wait().pop().unwrap().result.unwrap(), Saved::Stored);
         assert_eq!(bench.counter("event_waits"), 1);
         let back = bench.load(&key, LEN).op.into.pop().unwrap();
         let mut bytes = vec![0; LEN];
@@ -89,19 +96,21 @@ fn a_deadline_does_not_wait_for_an_event_and_the_memory_comes_home() {
         let bench = Bench::new();
         let (caller, key, mut chunk) = (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
         chunk.assume_filled(LEN);
+        let hold = Hold::new();
         let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
         chunk.set_after(Some(event));
         let done = bench.save_within(Duration::from_millis(20), &key, chunk);
         assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Timeout);
         assert!(bench.arena.stats().free < 16 * MIB, "the GPU still works on it");
-        let end = std::time::Instant::now() + Duration::from_secs(20);
+        drop(hold);
+        let end = std::time::Instant::now() + Duration::from_secs(30);
         while bench.arena.stats().free < 16 * MIB {
             assert!(std::time::Instant::now() < end, "the memory never came home");
             std::thread::sleep(Duration::from_millis(5));
         }
         bench.round_trip(2, 5000);
     };
-    let fakes = Fakes::new().delay(Duration::from_millis(50));
+    let fakes = Fakes::new().delay(Duration::from_millis(5));
     let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
     fakes.run("a_deadline_does_not_wait_for_an_event_and_the_memory_comes_home", body, check);
 }
@@ -111,27 +120,28 @@ fn a_tier_that_is_closed_while_it_waits_gives_all_memory_back() {
     let body = || {
         let bench = Bench::new();
         let (caller, mut tickets) = (foreign_stream(&bench.gpu), Vec::new());
+        let hold = Hold::new();
         for n in 0..4 {
             let mut chunk = bench.arena.lease(LEN).unwrap();
             chunk.assume_filled(LEN);
             let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
             chunk.set_after(Some(event));
-            let save = kvtier_core::Save { key: bench.key(n), from: vec![chunk.freeze()] };
-            let ctx = kvtier_core::Ctx::within(Duration::from_secs(30));
-            tickets.push(kvtier_core::Tier::save(&bench.tier, &ctx, vec![save]));
+            let save = Save { key: bench.key(n), from: vec![chunk.freeze()] };
+            tickets.push(bench.tier.save(&Ctx::within(Duration::from_secs(60)), vec![save]));
         }
         let Bench { tier, arena, .. } = bench;
         drop(tier);
         for ticket in tickets {
             assert!(ticket.wait().pop().unwrap().result.is_err());
         }
-        let end = std::time::Instant::now() + Duration::from_secs(20);
+        drop(hold);
+        let end = std::time::Instant::now() + Duration::from_secs(30);
         while arena.stats().free < 16 * MIB {
             assert!(std::time::Instant::now() < end, "the memory never came home");
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    let fakes = Fakes::new().delay(Duration::from_millis(50));
+    let fakes = Fakes::new().delay(Duration::from_millis(5));
     let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
     fakes.run("a_tier_that_is_closed_while_it_waits_gives_all_memory_back", body, check);
 }
