@@ -90,6 +90,9 @@ pub struct DiskConfig {
     pub chunk_shape: Option<ChunkShape>,
     /// How often the files of a foreign layout, which others write and delete, are counted.
     pub sweep_every: Duration,
+    /// How long a save waits for room that others are freeing before it is shed. For tests: longer than a machine may stand still.
+    #[doc(hidden)]
+    pub room_wait_max: Duration,
 }
 
 impl DiskConfig {
@@ -117,6 +120,7 @@ impl DiskConfig {
             verify: Verify::Lenient,
             chunk_shape: None,
             sweep_every: Duration::from_secs(60),
+            room_wait_max: Duration::from_secs(1),
         }
     }
 

@@ -16,8 +16,6 @@ use crate::mover::Mover;
 use crate::name;
 use crate::shared::Shared;
 
-/// How long a save waits for room that others are freeing before it is shed.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How often eviction may free nothing before a save is shed.
 const STUCK_MAX: u32 = 8;
 /// How long apart two looks at the directory are that must find the same for the ledger to be wrong.
@@ -64,7 +62,7 @@ pub enum Claim {
 impl<M: Mover> Room<M> {
     /// Room for a file; not claimed yet.
     pub fn new(shared: &Arc<Shared<M>>, want: Want, deadline: Instant) -> Self {
-        let (patience, tries) = (deadline.min(Instant::now() + ROOM_WAIT_MAX), Tries::default());
+        let (patience, tries) = (deadline.min(Instant::now() + shared.room_wait_max), Tries::default());
         let bytes = want.bytes;
         Room {
             shared: Arc::clone(shared),

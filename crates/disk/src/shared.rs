@@ -1,7 +1,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listener};
 use kvtier_index::journal::Record;
@@ -33,6 +33,7 @@ pub struct Shared<M> {
     pub caps: Caps,
     pub capacity_bytes: u64,
     pub deletes_per_second_max: u32,
+    pub room_wait_max: Duration,
     pub durability: Durability,
     pub home: Home,
     pub ledger: Ledger,
@@ -91,6 +92,7 @@ impl<M: Mover> Shared<M> {
             caps,
             capacity_bytes: config.capacity_bytes,
             deletes_per_second_max: config.deletes_per_second_max,
+            room_wait_max: config.room_wait_max,
             durability: config.durability,
             home,
             ledger,

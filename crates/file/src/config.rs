@@ -123,6 +123,13 @@ impl FileConfig {
         self
     }
 
+    /// For tests: how long a save waits for room (1 s).
+    #[doc(hidden)]
+    pub fn with_room_wait(mut self, longest: Duration) -> Self {
+        self.disk.room_wait_max = longest;
+        self
+    }
+
     /// What of it is the directory's, for another tier over the same kind of directory.
     pub fn into_disk(self) -> DiskConfig {
         self.disk
