@@ -99,12 +99,15 @@ mod tests {
     fn many_wait_for_few_syncs_and_hear_how_it_went() {
         let syncs = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&syncs);
-        let slow = move || {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            match count.fetch_add(1, Ordering::SeqCst) {
-                0 => Ok(()),
-                _ => Err(io::Error::from_raw_os_error(5)),
+        let ((begin, begun), (go, wait)) = (sync_channel(1), sync_channel::<()>(1));
+        // The first takes until all the others wait.
+        let slow = move || match count.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                begin.send(()).unwrap();
+                let _ = wait.recv();
+                Ok(())
             }
+            _ => Err(io::Error::from_raw_os_error(5)),
         };
         let syncer = Syncer::start("test", slow).unwrap();
         let (tell, heard) = sync_channel(50);
@@ -112,15 +115,17 @@ mod tests {
             let tell = tell.clone();
             syncer.after_sync(Box::new(move |synced| tell.send((n, synced.is_ok())).unwrap()));
             if n == 0 {
-                std::thread::sleep(std::time::Duration::from_millis(5));
+                begun.recv().unwrap();
             }
         }
+        drop(go);
         syncer.close();
         drop(tell);
         let heard: Vec<_> = heard.iter().collect();
         assert_eq!(heard.len(), 50);
-        assert_eq!((heard[0], heard[49].1), ((0, true), false));
-        assert!(syncs.load(Ordering::SeqCst) <= 3);
+        assert_eq!(heard[0], (0, true));
+        assert!(heard[1..].iter().all(|(_, synced)| !synced), "each by a sync that began after it asked");
+        assert_eq!(syncs.load(Ordering::SeqCst), 2);
         syncer.after_sync(Box::new(|_| panic!("it is closed")));
     }
 }

@@ -28,7 +28,7 @@ fn victims_that_cannot_be_deleted_shed_the_save() {
     }
     let start = Instant::now();
     assert_eq!(f.save(&f.key(7), LEN / 2), Saved::Shed(ShedReason::Full));
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(25));
 }
 
 #[test]
@@ -156,9 +156,10 @@ fn a_file_being_recycled_is_not_taken_for_damaged() {
                 assert_ne!(f.save(&f.key(seed.below(6)), LEN), Saved::Shed(ShedReason::Full));
             }
         });
-        let end = Instant::now() + Duration::from_secs(3);
+        let (end, late) = (Instant::now() + Duration::from_secs(3), Instant::now() + Duration::from_secs(120));
         let (mut fine, mut gone, mut damaged) = (0, 0, 0);
-        while Instant::now() < end {
+        // A busy machine needs longer for as much.
+        while Instant::now() < end || (Instant::now() < late && (fine <= 100 || gone <= 10)) {
             for chunk in outside.chunks().unwrap() {
                 match outside.verify(&chunk) {
                     Ok(Ok(())) => fine += 1,

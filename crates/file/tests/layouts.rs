@@ -80,9 +80,9 @@ impl Use {
     }
 
     fn eventually(&self, what: &str, done: impl Fn() -> bool) {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(30);
         while !done() {
-            assert!(Instant::now() < end, "{what}: not within ten seconds; {:?}", self.tier.usage());
+            assert!(Instant::now() < end, "{what}: not within 30 s; {:?}", self.tier.usage());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -455,10 +455,11 @@ fn two_tiers_and_another_program_share_one_directory() {
     };
     let (a, b) = (open(), open());
     let key = |n| key(Layout::LmcacheMp, &name(n));
-    let end = Instant::now() + Duration::from_secs(3);
+    let (end, late) = (Instant::now() + Duration::from_secs(3), Instant::now() + Duration::from_secs(120));
     let work = |it: &Use, mut seed: u64| {
         let mut hits = 0;
-        while Instant::now() < end {
+        // A busy machine needs longer for as much.
+        while Instant::now() < end || (Instant::now() < late && hits <= 10) {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let (n, m) = ((seed >> 33) % 60, (seed >> 40) % 60);
             let saved = it.save(&key(n), &bytes(n, 50_000));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub const LEN: usize = 100_000;
 /// The payload padded to pages, and the footer.
@@ -42,6 +42,19 @@ pub fn as_left_by_the_dead(dir: &Path) -> tempfile::TempDir {
     let status = std::process::Command::new("cp").arg("-a").arg(dir.join(".")).arg(copy.path()).status().unwrap();
     assert!(status.success());
     copy
+}
+
+/// The same, once what is looked at of it `is_right`: what the living process has in mind lies there a moment later.
+pub fn as_left_by_the_dead_at_last(dir: &Path, is_right: impl Fn(&Path) -> bool) -> tempfile::TempDir {
+    let late = Instant::now() + Duration::from_secs(30);
+    loop {
+        let copy = as_left_by_the_dead(dir);
+        if is_right(as_left_by_the_dead(copy.path()).path()) {
+            return copy;
+        }
+        assert!(Instant::now() < late, "not so within 30 s");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The files in the shards, by inode: one that gets another name while we walk is counted once.
