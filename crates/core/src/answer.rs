@@ -92,13 +92,13 @@ mod tests {
         let soon = Instant::now() + Duration::from_millis(20);
         let (answer, ticket) = Answer::new("lookup", soon);
         clock.at(soon, &answer.expiry());
-        assert!(!answer.is_over());
         assert_eq!(kind(ticket), Err(ErrorKind::Timeout), "though nobody answers");
         assert!(answer.is_over());
         assert!(!answer.complete(Ok(1)), "too late");
 
         let later = Instant::now() + Duration::from_secs(60);
         let (answer, ticket) = Answer::new("lookup", later);
+        assert!(!answer.is_over());
         assert!(answer.complete(Ok(2)));
         assert_eq!(kind(ticket), Ok(2));
         let (answer, ticket) = Answer::new("lookup", later);

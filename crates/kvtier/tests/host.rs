@@ -77,10 +77,18 @@ fn eviction_of_mixed_sizes_is_that_of_a_naive_lru_too() {
 fn by_lmcaches_letter_a_share_of_all_chunks_goes_once_a_second() {
     let text =
         r#"{"tiers": [{"type": "host", "bytes": 40960, "policy": "lru", "compat": {"watermark": 0.5, "ratio": 0.6}}]}"#;
-    let opened = kvtier::config::Config::from_json(text, "x.json").unwrap().open().unwrap();
-    let (tier, arena) = (&*opened.top, arena());
+    let arena = arena();
+    let opened = loop {
+        let opened = kvtier::config::Config::from_json(text, "x.json").unwrap().open().unwrap();
+        let began = std::time::Instant::now();
+        (0..6).for_each(|n| assert_eq!(save(&*opened.top, &arena, n, 4096), Saved::Stored));
+        // Where the machine stood still meanwhile, a second look was due.
+        if began.elapsed() < Duration::from_millis(900) {
+            break opened;
+        }
+    };
+    let tier = &*opened.top;
     let used = || tier.usage().used_bytes.unwrap() / 4096;
-    (0..6).for_each(|n| assert_eq!(save(tier, &arena, n, 4096), Saved::Stored));
     assert_eq!(used(), 6, "it looked when the first was saved, and not again");
     std::thread::sleep(Duration::from_millis(1100));
     assert_eq!(save(tier, &arena, 6, 4096), Saved::Stored);

@@ -103,7 +103,7 @@ fn live(mut spec: S3Spec, (name, region, host): (&str, &str, &str), wanted: &str
     tier.remove(&ctx(), Arc::from([key.clone()])).wait().unwrap();
     let begun = Instant::now();
     while server.keys("").iter().any(|name| name.starts_with(wanted)) {
-        assert!(begun.elapsed() < Duration::from_secs(10), "still there: {:?}", server.keys(""));
+        assert!(begun.elapsed() < Duration::from_secs(30), "still there: {:?}", server.keys(""));
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(look(&tier), Presence::Miss);

@@ -28,7 +28,7 @@ fn two(top_bytes: u64, rule: Rule, config: impl Fn(StackConfig) -> StackConfig) 
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}: not so after 20 s");
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}: not so after 30 s");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -160,7 +160,7 @@ fn a_chunk_comes_up_when_it_was_found_often_enough() {
 #[test]
 fn at_its_deadline_a_load_has_the_prefix_that_fast_tiers_hold() {
     let own = Rule::new().with_deadline(Duration::from_millis(50));
-    for (rule, within) in [(own, Duration::from_secs(30)), (Rule::new(), Duration::from_millis(200))] {
+    for (rule, within) in [(own, Duration::from_secs(30)), (Rule::new(), Duration::from_secs(3))] {
         let t = two(4 << 20, rule, |c| c);
         (0..3).for_each(|n| {
             save(&*t.top, &t.arena, n, LEN);
@@ -173,7 +173,7 @@ fn at_its_deadline_a_load_has_the_prefix_that_fast_tiers_hold() {
         let load = |n| Load { key: key(n), into: vec![t.arena.lease(LEN).unwrap()] };
         let ctx = Ctx::within(within).with_chain(Chain { parent: None, depth: 0 });
         let done = t.stack.load(&ctx, (0..5).map(load).collect()).wait();
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(25));
         let hits = done.iter().take_while(|done| matches!(done.result, Ok(Loaded::Hit { .. }))).count();
         assert_eq!(hits, 3);
         assert!(done[3..].iter().all(|d| d.result.as_ref().unwrap_err().kind() == ErrorKind::Timeout));

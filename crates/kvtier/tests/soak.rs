@@ -66,7 +66,11 @@ fn memory_stays_flat_while_tiers_die_and_return() {
             });
         }
         let mut round = 0;
-        while began.elapsed() < end {
+        let late = end + Duration::from_secs(120);
+        let is_full = |tier: &HostTier| tier.status().counter("evicted") > 0;
+        // A busy machine needs longer for as much.
+        let proves_something = |after_start| after_start > 0 && hits.load(Ordering::Relaxed) > 100;
+        while began.elapsed() < end || (!proves_something(after_start) && began.elapsed() < late) {
             std::thread::sleep(end / 40);
             round += 1;
             if round % 8 == 5 {
@@ -74,8 +78,7 @@ fn memory_stays_flat_while_tiers_die_and_return() {
             } else {
                 low.mend()
             }
-            // The caches are full by then.
-            if began.elapsed() > end / 4 && after_start == 0 {
+            if began.elapsed() > end / 4 && after_start == 0 && is_full(&top) && is_full(&low.below) {
                 after_start = resident();
             }
             most = most.max(resident());
@@ -89,6 +92,7 @@ fn memory_stays_flat_while_tiers_die_and_return() {
         hits.fetch_add(request(&stack, &arena, &mut Seed::new(n)), Ordering::Relaxed);
     }
     assert!(before > 100 && hits.load(Ordering::Relaxed) > before, "no hits after the tier returned");
+    assert!(after_start > 0, "the caches were never full");
     let grown = most.saturating_sub(after_start);
     assert!(
         grown < (16 << 20) + after_start / 10,

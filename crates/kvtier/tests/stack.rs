@@ -230,12 +230,12 @@ fn a_deadline_is_kept_while_a_tier_hangs_and_the_memory_comes_home() {
     let (free, start) = (t.arena.stats().free, Instant::now());
     let op = Load { key: key(1), into: vec![t.arena.lease(LEN).unwrap()] };
     let done = t.stack.load(&Ctx::within(Duration::from_millis(50)), vec![op]).wait().remove(0);
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(25));
     assert_eq!((done.result.unwrap_err().kind(), done.op.into.len()), (ErrorKind::Timeout, 0));
     t.low.open_gate(true);
     t.stack.close().wait().unwrap();
     // The tier lets go of the memory when it wakes up, which nobody waits for.
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(30);
     while t.arena.stats().free != free && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Batch, Caps, Completer, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyPage,
-    Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Pass, Presence, Removed, Save, Saved, ShedReason,
-    Slot, Spill, Status, Ticket, Tier, Timekeeper, Usage, View, ticket,
+    Batch, Caps, Completer, Ctx, Cursor, Digest, Done, Error, ErrorKind, Expire, Gate, GateLimits, Hold, HoldId, Key,
+    KeyPage, Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Pass, Presence, Removed, Save, Saved,
+    ShedReason, Slot, Spill, Status, Ticket, Tier, Timekeeper, Usage, View, ticket,
 };
 
 use crate::Seed;
@@ -130,7 +130,8 @@ impl FaultTier {
         let all: Vec<_> = ops.into_iter().zip(slots).zip(fates).map(|((op, slot), fate)| (op, slot, fate)).collect();
         match self.gate.enter(0) {
             Ok(pass) => {
-                let work = Work { inner: Arc::clone(&self.inner), ctx: ctx.clone(), delay: self.faults.delay, pass };
+                let (inner, expiry) = (Arc::clone(&self.inner), batch.expiry());
+                let work = Work { inner, ctx: ctx.clone(), expiry, delay: self.faults.delay, pass };
                 thread::spawn(move || work.run(all));
             }
             Err(_) => all.into_iter().for_each(|(op, slot, _)| slot.finish(op, Ok(V::THROTTLED))),
@@ -181,6 +182,7 @@ impl Verb for Save {
 struct Work {
     inner: Arc<dyn Tier>,
     ctx: Ctx,
+    expiry: Arc<dyn Expire>,
     delay: Duration,
     pass: Pass,
 }
@@ -209,8 +211,10 @@ impl Work {
         slots.into_iter().zip(answers).for_each(|(slot, done)| slot.finish(done.op, done.result));
         if !lost.is_empty() {
             thread::sleep(self.ctx.deadline.saturating_duration_since(Instant::now()) + self.delay);
+            // However late the clock's own thread is.
+            self.expiry.expire(Instant::now());
         }
-        // The medium gives the memory back at last; nobody hears the answer, unless a delay of nothing came before the clock.
+        // The medium gives the memory back at last; nobody hears the answer.
         lost.into_iter().for_each(|(op, slot)| slot.finish(op, Err(Error::new(ErrorKind::Timeout, "a lost op"))));
         drop(self.pass);
     }
