@@ -138,10 +138,9 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
         let reader = history::restore(&own, index)?;
         let ledger = Ledger::open(&own, home::is_local(home.root())?)?;
         // Nobody else is at work: what is listed is what there is. Otherwise the others keep the total, but for those who died.
-        let alone = home::living(&own.join("tmp"))?.len() == 1;
         let used = index.usage().used;
         ledger.give(home.buried.bytes + twins_bytes)?;
-        ledger.recount(alone, || Ok(used + aside_bytes))?;
+        home.at_the_door(|alone| ledger.recount(alone, || Ok(used + aside_bytes)))?;
         ledger.fold()?;
         Ok((ledger, Tenants::open(&own)?, reader, aside_bytes))
     };

@@ -9,8 +9,8 @@ use std::sync::{PoisonError, RwLock};
 use kvtier_core::{Error, ErrorKind, Key};
 use kvtier_key::{KeyId, Namespace};
 
-use crate::home::Home;
 use crate::home::manifest::{Manifest, escape};
+use crate::home::{DOOR_WAIT_MAX, ENTRY_WAIT_MAX, Home};
 
 /// The most kinds of chunks that one directory notes; those beyond are not compared.
 const KINDS_MAX: usize = 4096;
@@ -109,7 +109,7 @@ impl Geometry {
             return Ok(());
         }
         let (mut both, mut refused) = (ours, None);
-        home.edit_manifest(|manifest| {
+        home.edit_manifest(DOOR_WAIT_MAX, |manifest| {
             let noted = manifest.agreed.get(&name).and_then(|text| Shape::parse(text));
             match (noted, noted.map_or(Some(ours), |noted| noted.and(ours))) {
                 (Some(noted), None) => refused = Some(clash(home.root(), &name, noted.text(), ours.text())),
@@ -146,7 +146,7 @@ pub fn agree_on_namespace(home: &Home, ns: &Namespace) -> Result<(), Error> {
     let ours = format!("{sizes} {}", partial_text(ns.allow_partial()));
     let tenant = format!("namespace {} ", escape(ns.tenant()));
     let name = format!("{tenant}{}", ns.layout().to_hex());
-    home.edit_manifest(|manifest| {
+    home.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
         // Files of a foreign layout do not say which of a tenant's layouts they have: there is one.
         let same = |noted: &str| noted == name || (home.foreign().is_some() && noted.starts_with(&tenant));
         match manifest.agreed.iter().find(|(noted, _)| same(noted)) {

@@ -19,6 +19,8 @@ use crate::shared::Shared;
 const TICK: Duration = Duration::from_secs(1);
 /// How often the quarantine and the neighbours are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How soon they are looked at again when the ledger seems to be wrong: later than who counts stands still before it writes.
+const DOUBT_FOR: Duration = Duration::from_secs(3);
 /// A snapshot is taken when so much was journaled since the last one.
 const SNAPSHOT_AFTER_BYTES: u64 = 4 << 20;
 
@@ -70,6 +72,8 @@ pub struct Chores<M: Mover> {
     flush_every: Duration,
     flushed: Instant,
     looked: Instant,
+    /// By how much the ledger seemed to be wrong then.
+    doubt: Option<i64>,
     free_min_bytes: u64,
     /// When free space was looked at last.
     watched: Instant,
@@ -109,6 +113,7 @@ impl<M: Mover> Chores<M> {
             flush_every,
             flushed,
             looked,
+            doubt: None,
             free_min_bytes,
             watched: flushed,
             evictor,
@@ -141,7 +146,7 @@ impl<M: Mover> Chores<M> {
         }
         self.evict_as_lmcache_does();
         self.tell("watch the free space", Chores::watch_free_space);
-        if self.looked.elapsed() >= LOOK_EVERY {
+        if self.looked.elapsed() >= self.doubt.map_or(LOOK_EVERY, |_| DOUBT_FOR) {
             self.looked = Instant::now();
             self.tell("look after the directory", Chores::look_after);
         }
@@ -182,10 +187,10 @@ impl<M: Mover> Chores<M> {
         let shared = &self.shared;
         shared.trim_aside();
         shared.bury_dead();
-        if shared.refused.swap(false, Ordering::Relaxed) || shared.bereaved.load(Ordering::Relaxed) {
-            shared.looks.now_and_then(|| {
-                shared.heal_ledger();
-            });
+        let is_bereaved = shared.bereaved.load(Ordering::Relaxed);
+        if shared.refused.swap(false, Ordering::Relaxed) || is_bereaved || self.doubt.is_some() {
+            let doubt = &mut self.doubt;
+            shared.looks.now_and_then(|| *doubt = shared.doubt_ledger(*doubt));
         }
         Ok(())
     }

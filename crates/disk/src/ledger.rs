@@ -14,7 +14,7 @@ const MAGIC: [u8; 8] = *b"KVTLEDG1";
 const BYTES: usize = 16;
 /// How long a change waits for the lock before it is put off: then it is folded in later. Whoever has it may wait for a busy medium or for
 /// a processor meanwhile; only who is frozen keeps it longer.
-const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long the next ones wait, until the lock was free once.
 const KEPT_WAIT_MAX: Duration = Duration::from_millis(1);
 
@@ -96,6 +96,21 @@ impl Ledger {
                 self.ours.store(0, Ordering::Release);
                 self.write(&file, total)
             }),
+        });
+        file.unlock()?;
+        set
+    }
+
+    /// Sets the total to `right` if it still is `wrong`. Answers whether it was: else somebody has changed it since it was found wrong.
+    pub fn correct(&self, wrong: Option<u64>, right: u64) -> io::Result<bool> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        lock_within(&file, DOOR_WAIT_MAX)?;
+        let set = read(&file).and_then(|total| {
+            if total != wrong {
+                return Ok(false);
+            }
+            self.ours.store(0, Ordering::Release);
+            self.write(&file, right).map(|()| true)
         });
         file.unlock()?;
         set
@@ -183,6 +198,16 @@ mod tests {
         assert!(!a.take(31, 100).unwrap());
     }
 
+    #[test]
+    fn what_was_found_wrong_is_corrected_unless_somebody_changed_it_since() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (Ledger::open(dir.path(), true).unwrap(), Ledger::open(dir.path(), true).unwrap());
+        a.recount(true, || Ok(50)).unwrap();
+        assert!(b.take(10, 100).unwrap());
+        assert!(!a.correct(Some(50), 20).unwrap() && a.correct(Some(60), 20).unwrap());
+        assert_eq!(Ledger::peek(dir.path()).unwrap(), Some(20));
+    }
+
     /// Who has the lock may have to wait for the medium: that must not let others pass the cap.
     #[test]
     fn who_keeps_the_lock_for_a_moment_is_waited_for() {
@@ -194,7 +219,7 @@ mod tests {
         busy.lock().unwrap();
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| a.take(50, 100).unwrap());
-            std::thread::sleep(LOCK_WAIT_MAX / 8);
+            std::thread::sleep(LOCK_WAIT_MAX / 40);
             busy.unlock().unwrap();
             assert!(!asked.join().unwrap(), "by what b had counted");
         });

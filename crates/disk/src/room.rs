@@ -50,6 +50,13 @@ struct Tries {
     healed: bool,
 }
 
+/// What the ledger counts, `None` where it is damaged, and how many bytes lie there.
+#[derive(Debug, PartialEq, Eq)]
+struct Look {
+    counted: Option<u64>,
+    lies: u64,
+}
+
 /// How a claim stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
@@ -132,7 +139,11 @@ impl<M: Mover> Room<M> {
         match self.tries.refused {
             1 => Ok(self.shared.bury_dead()),
             _ if Instant::now() < self.patience => Ok(false),
-            _ if !std::mem::replace(&mut self.tries.healed, true) && self.shared.heal_ledger() => Ok(true),
+            _ if !std::mem::replace(&mut self.tries.healed, true) => {
+                // Another may have been faster: whoever did it, there may be room now.
+                self.shared.heal_ledger(self.bytes);
+                Ok(true)
+            }
             _ => Err(ShedReason::Full),
         }
     }
@@ -317,33 +328,67 @@ impl<M: Mover> Shared<M> {
         Ok(bytes)
     }
 
-    /// Files that vanished outside our sight stay counted. When the ledger says full and two looks, while nobody wrote, find the same
-    /// less, the ledger was wrong. Answers whether it was.
-    pub fn heal_ledger(&self) -> bool {
+    /// Files that vanished outside our sight stay counted. When the ledger has no room for `bytes` and two looks, while nobody wrote, find
+    /// the same less, the ledger was wrong: then it is right.
+    pub fn heal_ledger(&self, bytes: u64) {
+        let Some(look) = self.look_twice() else { return };
+        // Else another was faster, and may have counted what it has yet to write.
+        let is_full = look.counted.is_none_or(|counted| counted.saturating_add(bytes) > self.capacity_bytes);
+        if is_full && self.is_wrong(&look) {
+            self.correct(&look);
+        }
+    }
+
+    /// The same when nobody waits for it, and the ledger need not be full: whoever has counted what it has yet to write may stand still for a
+    /// while, so that a ledger is wrong only when it was `before` by just as much. Answers by how much it seems to be.
+    pub fn doubt_ledger(&self, before: Option<i64>) -> Option<i64> {
+        let Some(look) = self.look_twice() else { return before };
+        let differs = look.counted.map(|counted| counted.wrapping_sub(look.lies).cast_signed());
+        if self.is_wrong(&look) {
+            if differs.is_some() && differs != before {
+                return differs;
+            }
+            self.correct(&look);
+        }
+        self.bereaved.store(false, Ordering::Relaxed);
+        None
+    }
+
+    /// What two looks, a moment apart, found alike.
+    fn look_twice(&self) -> Option<Look> {
         // There the sweep counts.
         if self.home.foreign().is_some() {
-            return false;
+            return None;
         }
-        let look = || Ok::<_, std::io::Error>((Ledger::peek(&self.home.own())?, self.lying_bytes()?));
+        let look =
+            || Ok::<_, std::io::Error>(Look { counted: Ledger::peek(&self.home.own())?, lies: self.lying_bytes()? });
         let looks = look().and_then(|first| {
             std::thread::sleep(LOOKS_APART);
             Ok((first, look()?))
         });
         match looks {
-            Ok((first, second)) if first == second => {
-                // Less than lies there is wrong only where we know that counting went wrong: else it is what others have yet to fold in.
-                let raise = self.bereaved.swap(false, Ordering::Relaxed);
-                if second.0.is_some_and(|total| total == second.1 || (total < second.1 && !raise)) {
-                    return false;
-                }
-                tracing::warn!(tier = %self.caps.name, "the ledger did not count what lies there; counted anew");
-                self.ledger.recount(true, || Ok(second.1)).is_ok()
-            }
-            Ok(_) => false,
+            Ok((first, second)) => (first == second).then_some(second),
             Err(e) => {
                 self.fault(format!("cannot count the files: {e}"));
-                false
+                None
             }
+        }
+    }
+
+    /// Less than lies there is wrong only where we know that counting went wrong: else it is what others have yet to fold in.
+    fn is_wrong(&self, look: &Look) -> bool {
+        let raise = self.bereaved.load(Ordering::Relaxed);
+        look.counted.is_none_or(|counted| counted > look.lies || (counted < look.lies && raise))
+    }
+
+    fn correct(&self, look: &Look) {
+        match self.ledger.correct(look.counted, look.lies) {
+            Ok(true) => {
+                tracing::warn!(tier = %self.caps.name, "the ledger did not count what lies there; counted anew");
+                self.for_room.call();
+            }
+            Ok(false) => {}
+            Err(e) => self.fault(format!("cannot use the ledger: {e}")),
         }
     }
 

@@ -85,6 +85,23 @@ fn a_ledger_that_counts_what_nobody_writes_is_found_wrong_after_a_while() {
 }
 
 #[test]
+fn when_several_find_the_ledger_wrong_at_once_all_get_the_room_and_all_of_it_is_counted() {
+    for _ in 0..3 {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Fixture::new(FileTier::open(FileConfig::new(dir.path(), CAP)).unwrap());
+        let both = [open(), open()];
+        set_ledger(dir.path(), CAP);
+        let save = |(n, f): (u64, &Fixture)| f.tier.save(&f.ctx(), vec![f.save_op(&f.key(n), LEN)]);
+        let saves: Vec<_> = (0..).zip(&both).map(save).collect();
+        for save in saves {
+            assert_eq!(*save.wait()[0].result.as_ref().unwrap(), Saved::Stored);
+        }
+        let ledger = fs::read(dir.path().join(".kvtier/ledger")).unwrap();
+        assert_eq!(ledger[8..16], (2 * CAP / 100).to_le_bytes());
+    }
+}
+
+#[test]
 fn saves_that_wait_for_room_end_at_their_deadline_and_get_what_is_freed() {
     let dir = tempfile::tempdir().unwrap();
     let f = patient(dir.path());

@@ -28,6 +28,9 @@ use crate::name;
 
 /// How long somebody may register or clear before the others give up waiting for it.
 pub const DOOR_WAIT_MAX: Duration = Duration::from_secs(3);
+/// How long who opens the directory waits, which else is refused: several may come at once, each of which makes files and directories on a
+/// medium that may be busy. Only who is frozen keeps the door longer.
+pub const ENTRY_WAIT_MAX: Duration = Duration::from_secs(15);
 /// The pauses between two tries to lock: each is twice as long as the one before.
 const LOCK_PAUSE_MIN: Duration = Duration::from_micros(20);
 const LOCK_PAUSE_MAX: Duration = Duration::from_millis(3);
@@ -65,7 +68,7 @@ impl Home {
         scratch::sweep(root);
         make_own(&own).map_err(at("create", &own))?;
         // One process at a time registers or clears, so that nobody takes a corner being made for an abandoned one.
-        let door = lock_door(&own).map_err(at("lock", &own.join("door")))?;
+        let door = lock_door_within(&own, ENTRY_WAIT_MAX).map_err(at("lock", &own.join("door")))?;
         manifest::agree(root, &own, layout)?;
         let said = Mutex::new(Manifest::read(root)?);
         let shards = if layout.is_foreign() { None } else { Some(0..=255) };
@@ -103,6 +106,12 @@ impl Home {
         corner::bury_dead(&self.own().join("tmp"))
     }
 
+    /// Does something for which nobody may come meanwhile; told whether nobody else is there.
+    pub fn at_the_door<T>(&self, work: impl FnOnce(bool) -> io::Result<T>) -> io::Result<T> {
+        let _door = lock_door_within(&self.own(), ENTRY_WAIT_MAX)?;
+        work(living(&self.own().join("tmp"))?.len() == 1)
+    }
+
     /// Bytes of all unfinished files, of all processes.
     pub fn all_drafts_bytes(&self) -> io::Result<u64> {
         corner::all_drafts_bytes(&self.own().join("tmp"))
@@ -111,7 +120,7 @@ impl Home {
     /// Takes `capacity_bytes` for the directory's cap and writes it down. `Invalid` for one below what is noted there, and below the `used`
     /// bytes that lie there, unless `shrink` says that they may be deleted.
     pub fn agree_on_cap(&self, capacity_bytes: u64, used: u64, shrink: bool) -> Result<Manifest, Error> {
-        self.edit_manifest(|manifest| {
+        self.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
             let smaller = manifest.capacity_bytes.is_none_or(|noted| capacity_bytes < noted);
             if smaller && used > capacity_bytes && !shrink {
                 let noted = manifest.capacity_bytes.map_or("no cap".into(), |bytes| format!("a cap of {bytes} bytes"));
@@ -127,14 +136,18 @@ impl Home {
         })
     }
 
-    /// Changes the manifest in one step, while nobody else does. Answers what it says then.
-    pub fn edit_manifest(&self, edit: impl FnOnce(&mut Manifest) -> Result<(), Error>) -> Result<Manifest, Error> {
+    /// Changes the manifest in one step, while nobody else does; waits at most `most` for those. Answers what it says then.
+    pub fn edit_manifest(
+        &self,
+        most: Duration,
+        edit: impl FnOnce(&mut Manifest) -> Result<(), Error>,
+    ) -> Result<Manifest, Error> {
         let own = self.own();
         let fail = |e: io::Error| {
             let what = format!("cannot write {}; check its permissions and free space", own.display());
             Error::new(kind_of(&e), what).with_source(e)
         };
-        let _door = lock_door(&own).map_err(fail)?;
+        let _door = lock_door_within(&own, most).map_err(fail)?;
         let mut manifest = Manifest::read(&self.root)?;
         let before = manifest.clone();
         edit(&mut manifest)?;
@@ -201,11 +214,15 @@ pub fn kind_of(e: &io::Error) -> ErrorKind {
 
 /// Waits until no other process registers or clears, but not for one that is frozen while it does.
 fn lock_door(own: &Path) -> io::Result<File> {
+    lock_door_within(own, DOOR_WAIT_MAX)
+}
+
+fn lock_door_within(own: &Path, most: Duration) -> io::Result<File> {
     let path = own.join("door");
     let door = open_rw(&path)?;
-    lock_within(&door, DOOR_WAIT_MAX).map_err(|e| match e.kind() {
+    lock_within(&door, most).map_err(|e| match e.kind() {
         Io::WouldBlock => {
-            let (path, most) = (path.display(), DOOR_WAIT_MAX.as_secs());
+            let (path, most) = (path.display(), most.as_secs());
             io::Error::new(
                 Io::WouldBlock,
                 format!("another process keeps {path} locked for more than {most} s: see who has it open"),
@@ -218,14 +235,29 @@ fn lock_door(own: &Path) -> io::Result<File> {
 
 /// Locks a file, but waits no longer than `most` for whoever has it: a process that is frozen with the lock must not stop the others.
 pub fn lock_within(file: &File, most: Duration) -> io::Result<()> {
-    let (began, mut pause) = (Instant::now(), LOCK_PAUSE_MIN);
+    let began = Instant::now();
+    lock_by(file, most, || began.elapsed(), std::thread::sleep)
+}
+
+/// The same by this clock. Time in which our own thread stood still is no time in which another kept the lock: some of it must be pauses
+/// after which it was tried again.
+fn lock_by(
+    file: &File,
+    most: Duration,
+    elapsed: impl Fn() -> Duration,
+    mut sleep: impl FnMut(Duration),
+) -> io::Result<()> {
+    let (mut pause, mut paused) = (LOCK_PAUSE_MIN, Duration::ZERO);
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(()),
             Err(TryLockError::Error(e)) => return Err(e),
-            Err(TryLockError::WouldBlock) if began.elapsed() > most => return Err(TryLockError::WouldBlock.into()),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
+            Err(TryLockError::WouldBlock) if elapsed() > most && paused >= most / 8 => {
+                return Err(TryLockError::WouldBlock.into());
+            }
+            Err(TryLockError::WouldBlock) => sleep(pause),
         }
+        paused += pause;
         pause = (2 * pause).min(LOCK_PAUSE_MAX);
     }
 }
@@ -237,4 +269,35 @@ fn exists_is_fine(e: io::Error) -> io::Result<()> {
 /// Opens a file for reading and writing, made if it is not there.
 pub fn open_rw(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn who_stood_still_has_not_waited_for_a_lock_and_who_has_gives_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, theirs) = (open_rw(&dir.path().join("lock")).unwrap(), open_rw(&dir.path().join("lock")).unwrap());
+        let (most, clock, pauses) = (Duration::from_secs(1), Cell::new(Duration::ZERO), Cell::new(0));
+        theirs.lock().unwrap();
+        let passes = |time| clock.set(clock.get() + time);
+        // Ten seconds pass at the first pause, and the lock is free at the third.
+        let stands_still = |pause| {
+            passes(pause + 10 * most);
+            pauses.set(pauses.get() + 1);
+            if pauses.get() == 3 {
+                theirs.unlock().unwrap();
+            }
+        };
+        lock_by(&ours, most, || clock.get(), stands_still).unwrap();
+        ours.unlock().unwrap();
+        theirs.lock().unwrap();
+        clock.set(Duration::ZERO);
+        let e = lock_by(&ours, most, || clock.get(), passes).unwrap_err();
+        assert_eq!(e.kind(), Io::WouldBlock);
+        assert!(clock.get() > most && clock.get() < 2 * most, "{:?}", clock.get());
+    }
 }

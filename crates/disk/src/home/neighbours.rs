@@ -7,14 +7,14 @@ use std::path::Path;
 use kvtier_core::{Error, ErrorKind};
 
 use super::manifest::{Manifest, escape};
-use super::{Corner, Home, kind_of, living};
+use super::{Corner, ENTRY_WAIT_MAX, Home, kind_of, living};
 
 impl Home {
     /// Says to those who have the directory open, and to those who come, with which cap this process does. `Invalid` when theirs is
     /// another, unless `shrink` says that chunks may be deleted: the smallest cap deletes what the others save.
     pub fn join(&self, capacity_bytes: u64, shrink: bool) -> Result<(), Error> {
         let tmp = self.own().join("tmp");
-        self.edit_manifest(|manifest| {
+        self.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
             // Whoever is gone is no neighbour.
             let living = living(&tmp).map_err(|e| {
                 let what = format!("cannot read {}; check its permissions", tmp.display());
