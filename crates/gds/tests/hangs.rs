@@ -36,7 +36,7 @@ fn a_read_that_never_returns_ends_at_its_deadline_and_does_not_hold_up_the_end()
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let before = bench.arena.stats().free;
         let load = || vec![Load { key: key.clone(), into: vec![bench.arena.lease(LEN).unwrap()] }];
-        let done = bench.tier.load(&Ctx::within(Duration::from_millis(300)), load()).wait().pop().unwrap();
+        let done = bench.tier.load(&Ctx::within(WAIT), load()).wait().pop().unwrap();
         assert_eq!(done.result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
         drop(done);
         // The other threads of the GPU go on.

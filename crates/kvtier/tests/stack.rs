@@ -231,7 +231,10 @@ fn a_deadline_is_kept_while_a_tier_hangs_and_the_memory_comes_home() {
     let op = Load { key: key(1), into: vec![t.arena.lease(LEN).unwrap()] };
     let done = t.stack.load(&Ctx::within(Duration::from_millis(50)), vec![op]).wait().remove(0);
     assert!(start.elapsed() < Duration::from_secs(25));
-    assert_eq!((done.result.unwrap_err().kind(), done.op.into.len()), (ErrorKind::Timeout, 0));
+    assert_eq!(done.result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
+    let has_begun = t.low.loads.load(Ordering::SeqCst) > 0;
+    assert!(done.op.into.is_empty() || !has_begun, "the tier that hangs has it");
+    drop(done);
     t.low.open_gate(true);
     t.stack.close().wait().unwrap();
     // The tier lets go of the memory when it wakes up, which nobody waits for.
