@@ -208,7 +208,8 @@ impl Conn {
                 }
             }
             // Otherwise it is not what was expected: what came behind is looked at like all else, and copied.
-            self.inbox.push(&room[..std::mem::take(&mut behind)]);
+            let more = std::mem::take(&mut behind);
+            self.inbox.push(&room[..more]);
             match parsed {
                 Some((head, _)) if matches!(head.status, 100..=199) => {}
                 Some((head, len)) => {
@@ -218,6 +219,8 @@ impl Conn {
                     self.spent |= head.closes;
                     return Ok(head);
                 }
+                // Longer than usual: the rest of it is there, and perhaps all there will ever be.
+                None if more > 0 => {}
                 None => self.fill(idle, DOING).await?,
             }
         }
