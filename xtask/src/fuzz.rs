@@ -74,7 +74,7 @@ fn run_for(target: &str, seconds: u64, options: &[&str]) -> Result<()> {
     std::fs::create_dir_all(&corpus).with_context(|| format!("cannot create {corpus}"))?;
     let cmd = Cmd::new("cargo +nightly fuzz run").args(options.iter().copied()).args([target, &corpus]);
     let cmd = if Path::new(&seeds).exists() { cmd.arg(seeds) } else { cmd };
-    let cmd = cmd.args(["--", &format!("-max_total_time={seconds}"), "-timeout=10", "-print_final_stats=1"]);
+    let cmd = cmd.args(["--", &format!("-max_total_time={seconds}"), "-timeout=60", "-print_final_stats=1"]);
     cmd.limit_s(BUILD_LIMIT_S + seconds).run()
 }
 

@@ -43,7 +43,7 @@ fn a_signal_ends_it_in_order() {
         let tmp = tempfile::tempdir().unwrap();
         // More than can be done while we wait.
         let child = kvtier(&["replay", "--requests", "2000"]).env("TMPDIR", tmp.path()).spawn().unwrap();
-        let patience = Instant::now() + Duration::from_secs(20);
+        let patience = Instant::now() + Duration::from_secs(60);
         let working = || fs::read_dir(tmp.path()).unwrap().flatten().any(|dir| dir.path().join("ff").exists());
         while !working() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(5));
@@ -93,7 +93,9 @@ fn killed_at_any_moment_nothing_it_saved_is_wrong_and_nothing_unfinished_stays()
     for n in 0..50u64 {
         let seed = n.to_string();
         let mut child = kvtier(&[&args[..], &["--seed", &seed]].concat()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(5 + n * 37 % 260));
+        // Longer where the machine is so slow that none of them came to anything.
+        let slower = if found == 0 { 1 + n / 5 } else { 1 };
+        std::thread::sleep(Duration::from_millis((5 + n * 37 % 260) * slower));
         child.kill().unwrap();
         child.wait().unwrap();
         let check = json(&[&args[..], &["--seed", &seed, "--requests", "60", "--verify-only"]].concat());

@@ -33,7 +33,7 @@ const IN_BUCKET_MAX: Duration = Duration::from_millis(200);
 /// How soon a tier serves again that is back.
 const BACK: Duration = Duration::from_secs(2);
 /// How much later all of this may be seen on a machine that is busy with other things.
-const SLACK: Duration = Duration::from_secs(8);
+const SLACK: Duration = Duration::from_secs(20);
 /// Requests at once.
 const WORKERS: usize = 8;
 /// The most blocks of a request that are replayed.

@@ -17,7 +17,9 @@ class Server:
         self.bucket = bucket
         command = [program, "--bucket", bucket, "--port", str(port)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+        said = self.process.stdout.readline()
+        assert ":" in said, f"the server does not start: {said!r}"
+        self.port = int(said.rsplit(":", 1)[1])
 
     def spec(self, **more):
         endpoint = {"s3_endpoint": f"http://localhost:{self.port}", "bucket": self.bucket}

@@ -33,7 +33,7 @@ class Wrapper:
         with self.lock:
             return getattr(self.client, name)(*args)
 
-    def wait(self, future, seconds=30):
+    def wait(self, future, seconds=90):
         with self.lock:
             assert self.arrived.wait_for(lambda: future in self.ends, seconds), "no end came"
             return self.ends.pop(future)

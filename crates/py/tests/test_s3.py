@@ -95,11 +95,11 @@ class Faults(Case):
         self.addCleanup(silent.close)
         port = silent.getsockname()[1]
         spec = {"type": "s3", "s3_endpoint": f"http://127.0.0.1:{port}", "bucket": "b", "s3_region": "r", **KEYS}
-        w = self.wrapped(spec, timeout_seconds=1.0)
+        w = self.wrapped(spec, timeout_seconds=5.0)
         began = time.monotonic()
         with self.assertLogs("kvtier") as log:
             futures = [w.submit("submit_batch_get", [key(n)], [aligned(4096)]) for n in range(8)]
-            self.assertLess(time.monotonic() - began, 0.9, "submitting waits for nothing")
+            self.assertLess(time.monotonic() - began, 4.5, "submitting waits for nothing")
             for future in futures:
                 self.assertEqual(w.wait(future)[2], [False])
         self.assertIn("deadline", "\n".join(log.output).lower())

@@ -15,7 +15,7 @@ use crate::{arch, cufile, features, filesystems, fuzz, servers, shuttle, testing
 const FAULT_SEEDS: &str = "1000";
 
 /// The longest that one example may take.
-const EXAMPLE_LIMIT_S: u64 = 120;
+const EXAMPLE_LIMIT_S: u64 = 600;
 
 pub fn fmt(_: &mut Run) -> Result<Outcome> {
     Cmd::new("cargo fmt --all --check").run()?;

@@ -69,13 +69,13 @@ fn start_storage(dir: &Path) -> Result<()> {
     quiet(&ceph(dir, "ceph-osd -i 0 --mkfs --osd-uuid").arg(&id))?;
     quiet(&ceph(dir, "ceph osd crush add osd.0 1.0 root=default host=localhost"))?;
     let mut storage = daemon(dir, "osd", &["ceph-osd", "-i", "0"])?;
-    let up = || quiet(&ceph(dir, "ceph osd stat").limit_s(10)).is_ok_and(|text| text.contains("1 up"));
+    let up = || quiet(&ceph(dir, "ceph osd stat").limit_s(60)).is_ok_and(|text| text.contains("1 up"));
     await_that(&mut storage, dir, up)
 }
 
 /// A command of Ceph's, with our configuration.
 fn ceph(dir: &Path, line: &str) -> Cmd {
-    Cmd::new(line).arg("-c").arg(dir.join(CONF).to_string_lossy()).limit_s(60)
+    Cmd::new(line).arg("-c").arg(dir.join(CONF).to_string_lossy()).limit_s(300)
 }
 
 fn daemon(dir: &Path, name: &str, words: &[&str]) -> Result<Child> {

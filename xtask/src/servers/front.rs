@@ -64,7 +64,7 @@ impl Front {
         // No connection to the server is used twice: some servers answer early and leave one that hangs.
         let text = format!(
             "global\n  nbthread 1\n  tune.h2.initial-window-size 1048576\n\
-             defaults\n  mode http\n  http-reuse never\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n\
+             defaults\n  mode http\n  http-reuse never\n  timeout connect 30s\n  timeout client 60s\n  timeout server 60s\n\
              frontend f\n  bind 127.0.0.1:{port} ssl crt {} alpn h2,http/1.1\n  default_backend b\n\
              backend b\n  server s {server}\n",
             both.display()

@@ -42,7 +42,7 @@ pub fn start(dir: &Path) -> Result<Started> {
 }
 
 fn garage(dir: &Path, line: &str) -> Cmd {
-    Cmd::new("garage -c").arg(dir.join("garage.toml").to_string_lossy()).args(line.split(' ')).limit_s(30)
+    Cmd::new("garage -c").arg(dir.join("garage.toml").to_string_lossy()).args(line.split(' ')).limit_s(300)
 }
 
 fn conf(dir: &Path, (port, rpc, admin): (u16, u16, u16)) -> String {

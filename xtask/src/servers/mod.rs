@@ -27,7 +27,7 @@ const BUCKET: &str = "kvtier";
 /// The domain before which buckets stand in virtual-host style.
 const DOMAIN: &str = "s3.localhost";
 /// The longest that a server may take until it answers.
-const START_MAX: Duration = Duration::from_secs(120);
+const START_MAX: Duration = Duration::from_secs(300);
 
 /// One of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::sh::Cmd;
 
 /// The longest that an installation may take.
-const LIMIT_S: u64 = 300;
+const LIMIT_S: u64 = 30 * 60;
 
 /// Makes sure that the programs are there, from these Debian packages; otherwise why not.
 pub fn debian(programs: &[&str], packages: &[&str]) -> Result<Option<String>> {

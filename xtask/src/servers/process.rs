@@ -18,6 +18,8 @@ use crate::sh::Cmd;
 const MARK: &str = "KVTIER_S3_SERVER";
 /// How long a process may take to end before it is killed.
 const END_MAX: Duration = Duration::from_secs(5);
+/// And how long that may take: a large one on a busy machine is not gone at once.
+const KILL_MAX: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Starts a process that outlives us; what it prints goes to `NAME.log`.
@@ -48,19 +50,17 @@ pub fn describe(pid: u32) -> Result<String> {
 
 /// Ends the server's processes.
 pub fn kill(dir: &Path) -> Result<()> {
-    let began = Instant::now();
-    for signal in ["TERM", "KILL"] {
-        let pids = ours(dir);
+    for (signal, end_max) in [("TERM", END_MAX), ("KILL", KILL_MAX)] {
+        let (began, pids) = (Instant::now(), ours(dir));
         if pids.is_empty() {
             return Ok(());
         }
         // One that ended by itself meanwhile is no failure.
         Cmd::new("kill -s").arg(signal).args(pids.iter().map(ToString::to_string)).try_read()?;
-        while began.elapsed() < END_MAX && !ours(dir).is_empty() {
+        while began.elapsed() < end_max && !ours(dir).is_empty() {
             sleep(PAUSE);
         }
     }
-    sleep(PAUSE);
     match ours(dir).first() {
         Some(pid) => bail!("process {pid} of {} does not end", dir.display()),
         None => Ok(()),
