@@ -11,6 +11,7 @@ use kvtier_s3::creds::{Provide, Provided};
 use kvtier_s3::{Client, Config, Credentials, Error, ErrorKind, List};
 use kvtier_testkit::s3::{Fault, Rule, Server};
 use support::*;
+use tokio::sync::Semaphore;
 
 /// A source that counts, and does what its number says.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ fn client_of(server: &Server, answer: fn(u64) -> Result<Credentials, Error>) -> 
     let asked = Arc::new(AtomicU64::new(0));
     let source = Arc::new(Source(Arc::clone(&asked), answer));
     let mut config = Config::with_provider(endpoint(server, "bucket"), source);
-    config.deadline = Duration::from_secs(5);
+    config.deadline = Duration::from_secs(60);
     (Client::new(config), asked)
 }
 
@@ -67,19 +68,24 @@ async fn what_the_store_calls_expired_is_replaced_once() {
 #[tokio::test]
 async fn what_is_still_valid_stays_in_use_while_the_source_fails() {
     let server = server(|_| {});
-    let failing = |n| if n == 0 { Ok(lasting(6)) } else { Err(Error::new(ErrorKind::Io, "the source is away")) };
+    let failing = |n| if n == 0 { Ok(lasting(3600)) } else { Err(Error::new(ErrorKind::Io, "the source is away")) };
     let (client, asked) = client_of(&server, failing);
+    client.list(&List::default(), None).await.unwrap();
+    // By the store's clock they are past 70 % of their life, and good for a while yet.
+    server.step_clock(2600);
     let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(4400) {
+    while client.counts().identity_failures == 0 {
         client.list(&List::default(), None).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(start.elapsed() < Duration::from_secs(20), "nobody asked for others");
     }
-    assert_eq!(
-        (asked.load(Ordering::SeqCst), client.counts().identity_failures),
-        (2, 1),
-        "one failure is not repeated at once"
-    );
-    tokio::time::sleep(Duration::from_millis(1800)).await;
+    let failed = Instant::now();
+    for _ in 0..20 {
+        client.list(&List::default(), None).await.unwrap();
+    }
+    if failed.elapsed() < Duration::from_secs(4) {
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "one failure is not repeated at once");
+    }
+    server.step_clock(3700);
     let error = client.list(&List::default(), None).await.unwrap_err();
     assert!(error.to_string().contains("the source is away"), "{error}");
 }
@@ -103,50 +109,61 @@ async fn a_store_whose_clock_is_ahead_does_not_make_us_ask_all_the_time() {
     assert!(asked.load(Ordering::SeqCst) <= 2, "{} times", asked.load(Ordering::SeqCst));
 }
 
-/// A source that takes its time, and gives something or nothing.
+/// A source that takes its time, until it may, and gives something or nothing.
 #[derive(Debug)]
-struct Slow(Arc<AtomicU64>, bool);
+struct Slow {
+    asked: Arc<AtomicU64>,
+    may: Arc<Semaphore>,
+    gives: bool,
+}
 
 impl Provide for Slow {
     fn provide(&self) -> Provided<'_> {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.asked.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            if self.1 { Ok(lasting(3600)) } else { Err(Error::new(ErrorKind::Denied, "no role today")) }
+            drop(self.may.acquire().await);
+            if self.gives { Ok(lasting(3600)) } else { Err(Error::new(ErrorKind::Denied, "no role today")) }
         })
     }
 }
 
-fn slow(server: &Server, gives: bool) -> (Client, Arc<AtomicU64>) {
-    let asked = Arc::new(AtomicU64::new(0));
-    let source = Arc::new(Slow(Arc::clone(&asked), gives));
-    (Client::new(Config::with_provider(endpoint(server, "bucket"), source)), asked)
+fn slow(server: &Server, gives: bool) -> (Client, Arc<AtomicU64>, Arc<Semaphore>) {
+    let (asked, may) = (Arc::new(AtomicU64::new(0)), Arc::new(Semaphore::new(0)));
+    let source = Arc::new(Slow { asked: Arc::clone(&asked), may: Arc::clone(&may), gives });
+    (Client::new(Config::with_provider(endpoint(server, "bucket"), source)), asked, may)
 }
 
 #[tokio::test]
 async fn a_source_slower_than_every_caller_is_asked_once_all_the_same() {
     let server = server(|_| {});
-    let (client, asked) = slow(&server, true);
-    let (hasty, begun) = (client.within(Duration::from_millis(50)), Instant::now());
-    let mut late = 0;
-    while hasty.list(&List::default(), None).await.is_err() {
-        late += 1;
-        assert!(begun.elapsed() < Duration::from_secs(1), "what was fetched is lost");
+    let (client, asked, may) = slow(&server, true);
+    let hasty = client.within(Duration::from_millis(50));
+    for _ in 0..5 {
+        hasty.list(&List::default(), None).await.unwrap_err();
     }
-    assert!(late >= 4, "{late}");
+    may.add_permits(1);
+    let begun = Instant::now();
+    while hasty.list(&List::default(), None).await.is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(5), "what was fetched is lost");
+    }
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
 async fn one_failure_is_told_to_all_who_waited_for_it() {
     let server = server(|_| {});
-    let (client, asked) = slow(&server, false);
+    let (client, asked, may) = slow(&server, false);
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..16 {
         let client = client.clone();
         tasks.spawn(async move { client.list(&List::default(), None).await.unwrap_err() });
     }
-    for error in tasks.join_all().await {
+    // On this one thread all of them are in line before that.
+    let answer = async {
+        soon("it is asked", || asked.load(Ordering::SeqCst) > 0).await;
+        may.add_permits(1000);
+    };
+    for error in tokio::join!(tasks.join_all(), answer).0 {
         assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("no role today"), "{error}");
     }
     assert_eq!((asked.load(Ordering::SeqCst), server.seen().len()), (1, 0));

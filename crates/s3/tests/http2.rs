@@ -52,7 +52,8 @@ async fn it_is_spoken_only_when_asked_for_and_chosen() {
     let wrong = changed(&old, |config| config.retries_max = 0);
     let began = Instant::now();
     assert_eq!(wrong.head_bucket().await.unwrap_err().kind(), ErrorKind::Io);
-    assert!(began.elapsed() < Duration::from_secs(1));
+    // Not by how long nothing came.
+    assert!(began.elapsed() < Duration::from_secs(15));
 }
 
 #[tokio::test]
@@ -147,13 +148,14 @@ async fn bodies_that_end_early_or_late_are_no_success() {
 #[tokio::test]
 async fn a_server_that_gives_no_window_is_a_timeout_and_no_hang() {
     let (server, memory) = (server(|_| {}), Memory::new());
-    let client = changed(&server, |config| config.retries_max = 0);
+    let client = changed(&server, |config| (config.retries_max, config.stall_max) = (0, STALL_MAX));
     let large = memory.view(&pattern(32 * MIB));
     server.script(Rule::next(Fault::Clog));
     let began = Instant::now();
     let error = client.put("k", &large, &Put::default()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert!((300..900).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    // By how long nothing moved, and not by its deadline.
+    assert!((1_000..30_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     client.put("k", &large, &Put::default()).await.unwrap();
     drop((large, client));
     assert!(memory.is_whole());
@@ -209,7 +211,7 @@ async fn a_connection_that_went_silent_is_not_used_again() {
     server.put_object("k", bytes.clone());
     get(&client, &memory, &bytes).await.unwrap();
     server.script(Rule::next(Fault::Clog));
-    let error = client.within(Duration::from_millis(200)).head("k").await.unwrap_err();
+    let error = client.within(STALL_MAX).head("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     get(&client, &memory, &bytes).await.unwrap();
     assert_eq!(client.counts().connections, 2, "the other one is not trusted any more");
@@ -292,6 +294,12 @@ impl Wire {
     fn go_away(&mut self, last: u32) {
         self.frame(7, 0, 0, &[last.to_be_bytes(), [0; 4]].concat());
     }
+
+    /// Leaves it open until the client closes it, so that nothing that was said is lost.
+    fn linger(&mut self) {
+        let mut socket = self.0.try_clone().unwrap();
+        std::thread::spawn(move || while socket.read(&mut [0; 4096]).is_ok_and(|got| got > 0) {});
+    }
 }
 
 /// Serves one connection after the other, each by its script.
@@ -313,6 +321,7 @@ async fn a_server_that_goes_away_finishes_what_it_began_and_gets_the_rest_again_
         |wire| {
             wire.request();
             wire.go_away(0);
+            wire.linger();
         },
         // This one is, though no other will be.
         |wire| {
@@ -322,13 +331,13 @@ async fn a_server_that_goes_away_finishes_what_it_began_and_gets_the_rest_again_
             wire.go_away(stream);
             std::thread::sleep(Duration::from_millis(50));
             wire.frame(0, 1, stream, b"56789");
-            std::thread::sleep(Duration::from_millis(50));
+            wire.linger();
         },
         |wire| {
             let stream = wire.request();
             wire.head(stream);
             wire.frame(0, 1, stream, b"0123456789");
-            std::thread::sleep(Duration::from_millis(50));
+            wire.linger();
         },
     ]);
     let place = Place::of(format!("http://{address}")).bucket("bucket").resolve().unwrap();

@@ -20,6 +20,8 @@ const LEN: usize = 10_000;
 fn room_for(chunks: usize, change: impl FnOnce(TierConfig) -> TierConfig) -> World {
     World::with(|mut config| {
         (config.high_mark, config.truth.evictor) = (1.0, Evictor::Single);
+        // Nothing is shed because this machine is slow.
+        config.room_wait_max = Duration::from_secs(20);
         change(config.with_capacity((chunks * LEN) as u64))
     })
 }
@@ -76,6 +78,7 @@ fn a_chain_is_known_after_a_restart() {
     drop(world);
     let world = World::over(server, |mut config| {
         (config.high_mark, config.truth.evictor) = (1.0, Evictor::Single);
+        config.room_wait_max = Duration::from_secs(20);
         config.with_capacity(10 * LEN as u64)
     });
     for n in 100..106 {
@@ -263,7 +266,7 @@ fn requests_are_counted_as_they_are_charged() {
         std::array::from_fn::<u64, 5, _>(|n| after[n] - before[n])
     };
     let key = world.suite.key(1);
-    world.suite.eventually("it is quiet", || moved(&|| std::thread::sleep(Duration::from_millis(200))) == [0; 5]);
+    world.suite.eventually("it is quiet", || moved(&|| std::thread::sleep(Duration::from_secs(1))) == [0; 5]);
     assert_eq!(moved(&|| assert_eq!(world.save(&key, LEN), Saved::Stored)), [1, 0, 0, 0, 0]);
     assert_eq!(moved(&|| assert!(matches!(world.load(&key, LEN), Loaded::Hit { .. }))), [0, 0, 1, 0, 0]);
     assert_eq!(moved(&|| assert!(!world.lookup(&world.suite.key(2)).is_hit())), [0, 0, 0, 1, 0]);

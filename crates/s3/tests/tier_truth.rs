@@ -17,6 +17,12 @@ use support::{endpoint, server};
 
 const LEN: usize = 10_000;
 
+/// Sheds nothing because this machine is slow.
+fn patient(mut config: TierConfig) -> TierConfig {
+    config.room_wait_max = Duration::from_secs(20);
+    config
+}
+
 #[test]
 fn foreign_writes_and_deletes_during_a_run_are_discovered() {
     let world = World::with(quick);
@@ -65,8 +71,8 @@ fn a_large_bucket_is_listed_by_prefix_on_s3_and_on_s3_express() {
         let client = support::config_of(endpoint(&server, bucket));
         let config = TierConfig::new(client).with_capacity(64 << 20).with_prefix(PREFIX);
         let tier = kvtier_s3::tier::S3Tier::open(config).unwrap();
-        within(Duration::from_secs(20), "the bucket is listed", || tier.usage().chunks == 3000);
-        within(Duration::from_secs(5), "to the end", || tier.status().counter("sweeps") == 1);
+        within(Duration::from_secs(60), "the bucket is listed", || tier.usage().chunks == 3000);
+        within(Duration::from_secs(30), "to the end", || tier.status().counter("sweeps") == 1);
         assert_eq!(tier.usage().used_bytes, Some(30_000));
         let by_prefix = server.seen().iter().filter(|seen| seen.target.contains("prefix=kv%2Fab%2F")).count();
         assert_eq!(by_prefix, 1, "on {bucket}");
@@ -83,18 +89,19 @@ fn a_start_serves_from_the_snapshot_while_the_bucket_is_listed_and_keeps_the_ord
     // The first ten are used again, and so the next ten are the oldest.
     keys[..10].iter().for_each(|key| assert_eq!(world.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
     close(world);
-    assert!(server.keys("kv/.kvtier/snapshot/").len() == 2, "{:?}", server.keys("kv/.kvtier/"));
+    // One that was being written when it was closed may have left a part as well.
+    assert!(server.keys("kv/.kvtier/snapshot/").len() >= 2, "{:?}", server.keys("kv/.kvtier/"));
     // A listing takes its time now.
-    server.script(Rule::next(Fault::Stall(Duration::from_millis(600))).containing("prefix=kv%2F&").times(1));
-    server.script(Rule::next(Fault::Stall(Duration::from_millis(600))).containing("list-type=2").times(3));
+    server.script(Rule::next(Fault::Stall(Duration::from_secs(120))).containing("list-type=2").times(1_000_000));
     let client = support::config_of(endpoint(&server, "bucket"));
     let config = cap(TierConfig::new(client).with_prefix(PREFIX));
     let tier = kvtier_s3::tier::S3Tier::open(config).unwrap();
-    within(Duration::from_secs(3), "the snapshot is in", || tier.status().counter("restored") == 90);
+    within(Duration::from_secs(30), "the snapshot is in", || tier.status().counter("restored") == 90);
     assert_eq!(tier.usage().used_bytes, Some(90 * LEN as u64));
     assert!(tier.status().reasons.iter().any(|reason| reason.contains("still being listed")));
     drop(tier);
-    let world = World::over(Arc::clone(&server), cap);
+    server.heal();
+    let world = World::over(Arc::clone(&server), |config| patient(cap(config)));
     (100..130).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
     world.suite.eventually("below the high mark", || world.used() <= 98 * LEN as u64);
     assert_eq!(world.used(), world.in_bucket());
@@ -118,7 +125,7 @@ fn without_a_snapshot_the_age_of_objects_is_the_order() {
     for (at, name) in names.iter().enumerate() {
         assert!(server.backdate(name, 100 * at as i64));
     }
-    let world = World::over(Arc::clone(&server), |config| config.with_capacity(70 * LEN as u64));
+    let world = World::over(Arc::clone(&server), |config| patient(config).with_capacity(70 * LEN as u64));
     (100..120).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
     world.suite.eventually("below the high mark", || world.used() <= 69 * LEN as u64);
     let gone: Vec<usize> = (0..60).filter(|at| server.object(&names[*at]).is_none()).collect();
@@ -174,15 +181,19 @@ fn a_node_writes_its_journal_at_most_once_an_interval_and_the_evictor_clears_up(
     keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
     let begun = std::time::Instant::now();
     let before = world.server.seen().len();
-    while begun.elapsed() < 4 * every {
+    let written = || {
+        let seen = world.server.seen().split_off(before);
+        seen.iter().filter(|seen| seen.method == "PUT" && seen.target.contains("/journal/")).count()
+    };
+    while begun.elapsed() < 4 * every || written() == 0 && begun.elapsed() < Duration::from_secs(20) {
         keys.iter().for_each(|key| assert_eq!(world.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
     }
-    let intervals = begun.elapsed().as_millis() / every.as_millis() + 1;
-    let seen = world.server.seen().split_off(before);
-    let puts = seen.iter().filter(|seen| seen.method == "PUT" && seen.target.contains("/journal/")).count();
+    // One that was due before may come, and one that this machine held up.
+    let intervals = begun.elapsed().as_millis() / every.as_millis() + 2;
+    let puts = written();
     assert!((1..=intervals as usize).contains(&puts), "{puts} in {intervals} intervals");
     // What is in a snapshot is deleted after a while.
-    within(Duration::from_secs(10), "old journals are deleted", || {
+    within(Duration::from_secs(30), "old journals are deleted", || {
         world.load(&keys[0], LEN);
         let there = world.server.keys("kv/.kvtier/journal/");
         world.count("snapshots") > 2 && !there.is_empty() && !there.iter().any(|name| name.ends_with("00000001"))
@@ -204,12 +215,12 @@ fn a_second_node_follows_and_both_know_what_the_other_does() {
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
     for n in 0..100 {
         // A node that does not evict is not stopped by what it has not heard yet, as long as there is room.
-        within(Duration::from_secs(10), "a save finds room", || {
+        within(Duration::from_secs(30), "a save finds room", || {
             second.save(&second.suite.key(n), LEN) == Saved::Stored
         });
     }
-    within(Duration::from_secs(10), "the cap holds", || first.in_bucket() <= 49 * LEN as u64);
-    within(Duration::from_secs(10), "the second knows what was evicted", || second.used() == second.in_bucket());
+    within(Duration::from_secs(30), "the cap holds", || first.in_bucket() <= 49 * LEN as u64);
+    within(Duration::from_secs(30), "the second knows what was evicted", || second.used() == second.in_bucket());
     assert!(first.count("evicted") > 40 && second.count("evicted") == 0);
 }
 
@@ -375,7 +386,20 @@ fn a_node_that_ends_in_order_hands_over_at_once() {
     close(first);
     let second = World::over(Arc::clone(&server), quick);
     second.suite.eventually("the second evicts", || says(&second, "this node evicts"));
-    assert_eq!(server.keys("kv/.kvtier/lease/").len(), 1, "older epochs are cleared up");
+    second.suite.eventually("older epochs are cleared up", || server.keys("kv/.kvtier/lease/").len() == 1);
+}
+
+#[test]
+fn what_a_store_takes_slowly_at_the_end_is_told_all_the_same() {
+    let server = plain_server();
+    let first = World::over(Arc::clone(&server), |config| config);
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    assert_eq!(first.save(&first.suite.key(1), LEN), Saved::Stored);
+    server.script(Rule::next(Fault::Stall(Duration::from_millis(1500))).method("PUT").containing("/journal/"));
+    close(first);
+    // Its term is longer than anybody waits here.
+    let second = World::over(server, |config| config);
+    second.suite.eventually("the second evicts", || says(&second, "this node evicts"));
 }
 
 /// What each tenant has, by name, but for those without one.
@@ -429,12 +453,17 @@ fn node_of_three(server: &Arc<Server>, evictor: Evictor, term: Duration) -> Worl
 
 /// Waits until all that other nodes noted is in the snapshot of the one that evicts, and nowhere else.
 fn all_is_in_the_snapshot(evictor: &World, key: &Key) {
-    let reasons = evictor.status().reasons;
-    let node = reasons.iter().find_map(|reason| reason.strip_prefix("this node evicts: ")).unwrap();
+    let node = || {
+        let reasons = evictor.status().reasons;
+        reasons.iter().find_map(|reason| reason.strip_prefix("this node evicts: ").map(str::to_owned))
+    };
+    // Where this machine stood still for long, it has to win the lease anew.
+    within(Duration::from_secs(60), "it evicts", || node().is_some());
+    let node = node().unwrap();
     within(Duration::from_secs(60), "journals are merged and deleted", || {
         // A snapshot is written when there is news.
         evictor.load(key, LEN);
-        evictor.server.keys("kv/.kvtier/journal/").iter().all(|name| name.contains(node))
+        evictor.server.keys("kv/.kvtier/journal/").iter().all(|name| name.contains(&node))
     });
 }
 
@@ -583,9 +612,9 @@ fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
     for n in 0..batch + 3 {
         first.write(&first.name(&first.suite.key(1000 + n)), &[1; LEN], None);
     }
-    within(Duration::from_secs(10), "the cap holds", || first.in_bucket() <= 98 * LEN as u64);
+    within(Duration::from_secs(30), "the cap holds", || first.in_bucket() <= 98 * LEN as u64);
     let agreed = || [first.used(), second.used()] == [first.in_bucket(); 2];
-    within(Duration::from_secs(10), "all agree", agreed);
+    within(Duration::from_secs(30), "all agree", agreed);
     let left = first.in_bucket() / LEN as u64;
     assert!((98 - batch..=98).contains(&left), "{left} are left");
 }
@@ -626,7 +655,7 @@ fn unfinished_uploads_of_ours_are_given_up_after_an_hour_and_others_are_left_alo
         server.begin_upload("elsewhere/x", 90_000);
         let client = support::config_of(endpoint(&server, bucket));
         let tier = kvtier_s3::tier::S3Tier::open(TierConfig::new(client).with_prefix(PREFIX)).unwrap();
-        within(Duration::from_secs(5), "the old one is given up", || tier.status().counter("uploads_aborted") == 1);
+        within(Duration::from_secs(30), "the old one is given up", || tier.status().counter("uploads_aborted") == 1);
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(server.uploads(), 3);
     }
@@ -667,14 +696,14 @@ fn what_a_neighbour_saved_is_asked_for_before_it_counts_as_seen() {
         config
     };
     let world = World::over(Arc::clone(&server), slow);
-    within(Duration::from_secs(10), "it evicts", || says(&world, "this node evicts"));
+    within(Duration::from_secs(30), "it evicts", || says(&world, "this node evicts"));
     // Its slot is another's before.
     assert_eq!(world.save(&world.suite.key(1), LEN), Saved::Stored);
     world.suite.remove(&Arc::from([world.suite.key(1)]));
     let other = World::over(Arc::clone(&server), slow);
     let key = other.suite.key(2);
     assert_eq!(other.save(&key, LEN), Saved::Stored);
-    within(Duration::from_secs(5), "its journal is merged", || world.tier.usage().chunks == 1);
+    within(Duration::from_secs(30), "its journal is merged", || world.tier.usage().chunks == 1);
     server.remove_object(&other.name(&key));
     assert_eq!(world.lookup(&key), Presence::Miss, "heard of, never seen");
 }

@@ -45,8 +45,9 @@ use counters::add;
 use shared::Shared;
 use together::{Place, Together};
 
-/// What a tier still writes to the bucket at its end takes no longer.
-const FAREWELL_MAX: Duration = Duration::from_secs(1);
+/// What a tier still writes to the bucket at its end takes no longer: some requests one after the other, of which the last lets the next node
+/// evict at once and not after a term.
+const FAREWELL_MAX: Duration = Duration::from_secs(5);
 
 /// A tier in a bucket.
 #[derive(Debug)]

@@ -41,15 +41,18 @@ pub fn endpoint(server: &Server, bucket: &str) -> Endpoint {
     Place::of(server.url()).bucket(bucket).region("us-east-1").resolve().unwrap()
 }
 
-/// Settings with which nothing takes long.
+/// How long nothing may move on a connection in tests where something does stand still.
+pub const STALL_MAX: Duration = Duration::from_secs(1);
+
+/// Settings with which nothing fails because this machine is busy.
 pub fn config(server: &Server) -> Config {
     config_of(endpoint(server, "bucket"))
 }
 
 pub fn config_of(endpoint: Endpoint) -> Config {
     let mut config = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
-    config.deadline = Duration::from_secs(10);
-    config.stall_max = Duration::from_millis(300);
+    config.deadline = Duration::from_secs(60);
+    config.stall_max = Duration::from_secs(20);
     config.requests_max = 16;
     if HTTP2 {
         config.http2 = Http2::PriorKnowledge;
@@ -85,15 +88,15 @@ impl Memory {
     }
 }
 
-/// Waits until it is so; panics when it is not within two seconds.
+/// Waits until it is so; panics when it is not within twenty seconds.
 pub async fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..200 {
+    for _ in 0..4000 {
         if is_so() {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("not within two seconds: {what}");
+    panic!("not within twenty seconds: {what}");
 }
 
 /// Waits until the runtime runs nothing but the test.

@@ -2,20 +2,25 @@
 #![allow(dead_code)]
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvtier_mem::View;
 use kvtier_s3::{Client, Config, Get, Http2, List, Place, Put, Trust};
 use kvtier_testkit::s3::{Server, ca_pem, server_pem};
+use tokio::net::TcpSocket;
 
 use super::{MIB, Memory, config_of, pattern};
+
+/// A proxy listens within this time.
+const START_MAX: Duration = Duration::from_secs(30);
 
 /// A running proxy; ends with the test.
 pub struct Front {
     child: Child,
     address: SocketAddr,
+    _port: TcpSocket,
     _dir: tempfile::TempDir,
 }
 
@@ -49,7 +54,7 @@ impl Front {
                  events {{ worker_connections 256; }}\n\
                  http {{ access_log off; client_body_temp_path {dir}/t; proxy_temp_path {dir}/t; fastcgi_temp_path {dir}/t;\n\
                  uwsgi_temp_path {dir}/t; scgi_temp_path {dir}/t; client_max_body_size 0; proxy_request_buffering off;\n\
-                 server {{ listen {address} ssl {options}; ssl_protocols {versions}; ssl_session_cache shared:s:1m;\n\
+                 server {{ listen {address} ssl reuseport {options}; ssl_protocols {versions}; ssl_session_cache shared:s:1m;\n\
                  ssl_certificate {dir}/both.pem; ssl_certificate_key {dir}/both.pem;\n\
                  add_header x-amz-meta-tls $ssl_protocol; add_header x-amz-meta-reused $ssl_session_reused;\n\
                  location / {{ proxy_pass http://{}; proxy_http_version 1.1; proxy_buffering off;\n\
@@ -72,19 +77,24 @@ impl Front {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // Bound here as well, so that nobody else is given the port before the program takes it.
+        let port = TcpSocket::new_v4().unwrap();
+        port.set_reuseport(true).unwrap();
+        port.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = port.local_addr().unwrap();
         std::fs::write(dir.path().join("both.pem"), server_pem()).unwrap();
         let file = dir.path().join("config");
         std::fs::write(&file, config(dir.path().to_str().unwrap(), address)).unwrap();
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
         let mut command = Command::new(program);
         let child = command.args(arguments).arg(&file).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-        let front = Front { child, address, _dir: dir };
-        for _ in 0..200 {
+        let mut front = Front { child, address, _port: port, _dir: dir };
+        let began = Instant::now();
+        while began.elapsed() < START_MAX && front.child.try_wait().unwrap().is_none() {
             if TcpStream::connect(address).is_ok() {
                 return Some(front);
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(10));
         }
         panic!("{program} does not listen: {}", std::fs::read_to_string(front._dir.path().join("log")).unwrap());
     }
@@ -93,7 +103,6 @@ impl Front {
     pub fn config(&self) -> Config {
         let mut config = config_of(Place::of(format!("https://{}", self.address)).bucket("bucket").resolve().unwrap());
         config.trust = Trust::Pem(ca_pem().into());
-        config.stall_max = Duration::from_secs(2);
         config
     }
 
