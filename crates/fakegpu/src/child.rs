@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::report::REPORT;
-use crate::{cuda, cufile, faults, memory, streams};
+use crate::{counters, cuda, cufile, faults, memory, streams};
 
 /// Says to the child which test it is to run.
 const CHILD: &str = "FAKEGPU_CHILD";
@@ -79,6 +79,11 @@ impl Fakes {
     /// cuFile in compatibility mode.
     pub fn compat(self) -> Self {
         self.with(cufile::TARGETS, "0".to_owned())
+    }
+
+    /// A cuFile that reaches NVMe directly, and not this file system.
+    pub fn through_host(self) -> Self {
+        self.with(counters::HOST, "1".to_owned())
     }
 
     /// How long each step of a stream takes.

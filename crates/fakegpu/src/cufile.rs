@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::counters;
 use crate::faults::{Fault, code, fault, number};
 use crate::memory;
 use crate::report::at_exit;
@@ -21,7 +22,7 @@ const CUDA_CONTEXT_MISMATCH: c_int = 5015;
 const INVALID_FILE_TYPE: c_int = 5018;
 const OPEN_FLAGS: c_int = 5019;
 const DIO_NOT_SET: c_int = 5020;
-const INVALID_VALUE: c_int = 5022;
+pub const INVALID_VALUE: c_int = 5022;
 const MEMORY_ALREADY_REGISTERED: c_int = 5023;
 const MEMORY_NOT_REGISTERED: c_int = 5024;
 const HANDLE_ALREADY_REGISTERED: c_int = 5028;
@@ -35,14 +36,14 @@ const REFUSED_FLAGS: c_int =
 
 /// What most functions answer: a code of cuFile's, and of CUDA's if it was that.
 #[repr(C)]
-struct Answer {
+pub struct Answer {
     code: c_int,
     cuda: c_int,
 }
 
-const OK: Answer = answer(0);
+pub const OK: Answer = answer(0);
 
-const fn answer(code: c_int) -> Answer {
+pub const fn answer(code: c_int) -> Answer {
     // As the real one does, with some code of CUDA's.
     Answer { code, cuda: if code == 5011 { 719 } else { 0 } }
 }
@@ -132,6 +133,7 @@ pub fn lines() -> Vec<String> {
         format!("saw unaligned {}", saw.unaligned),
         format!("saw unregistered {}", saw.unregistered),
         format!("saw stale {}", saw.stale),
+        format!("saw stats_level {}", counters::level()),
     ]
 }
 
@@ -167,10 +169,19 @@ extern "C" fn cuFileUseCount() -> c_long {
     state().opened
 }
 
+fn targets() -> c_uint {
+    number(TARGETS).unwrap_or(NVME)
+}
+
+/// Whether the driver reaches any storage directly.
+pub fn is_direct() -> bool {
+    targets() != 0
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuFileDriverGetProperties(to: *mut c_void) -> Answer {
     fails!("cuFileDriverGetProperties");
-    let targets = number(TARGETS).unwrap_or(NVME);
+    let targets = targets();
     let version = if targets == 0 { 0 } else { 2 };
     let properties = Properties {
         major: version,
@@ -302,6 +313,7 @@ fn transfer(
     note((base, base + at, len), file_at);
     let moved = move_bytes(file.fd, (reached as usize, most), file_at, writes);
     if let Ok(bytes) = u64::try_from(moved) {
+        counters::count(writes);
         let saw = &mut state().saw;
         *(if writes { &mut saw.written_bytes } else { &mut saw.read_bytes }) += bytes;
     }

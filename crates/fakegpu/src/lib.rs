@@ -8,6 +8,7 @@
 
 mod capture;
 mod child;
+mod counters;
 mod cuda;
 mod cufile;
 mod events;

@@ -38,12 +38,17 @@ unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, d
     unsafe { tell(value, found) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) -> c_int {
+/// What a device is called among all devices.
+pub fn uuid(device: c_int) -> [u8; 16] {
     let mut id = [0xfa; 16];
     id[15] = device as u8;
+    id
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetUuid(to: *mut [u8; 16], device: c_int) -> c_int {
     // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(uuid, id) }
+    unsafe { tell(to, uuid(device)) }
 }
 
 #[unsafe(no_mangle)]

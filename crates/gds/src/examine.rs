@@ -64,7 +64,10 @@ fn look(config: &GdsConfig, ordinal: u32, list: &mut List) -> Option<()> {
     let fine = |found: &str| ((), found.to_owned());
     list.note("machine", machine(&config.system_root).map(|()| fine("has what cuFile looks at first")))?;
     let dir: &Path = &config.disk.path;
-    list.note("file system", file_system(dir).map(|()| fine("not one that cuFile is known to refuse")))?;
+    list.note(
+        "file system",
+        file_system(&config.system_root, dir).map(|()| fine("not one that cuFile is known to refuse")),
+    )?;
     let driver = Driver::open(config.cufile_library.as_deref(), &gpu, config.open_wait);
     let driver = list.note("cuFile", driver.map(|driver| (driver, driver.describe())))?;
     let direct = if driver.is_direct() || config.compat {
@@ -73,5 +76,6 @@ fn look(config: &GdsConfig, ordinal: u32, list: &mut List) -> Option<()> {
         Err("no: in compatibility mode it is slower than pinned memory; load nvidia-fs, or enable PCI P2PDMA".into())
     };
     list.note("direct", direct)?;
-    list.note("probe", probe(driver, &gpu, dir, config.open_wait).map(|()| fine("64 KiB written and read back")))
+    let probed = probe(driver, &gpu, dir, config.open_wait).and_then(|route| route.found(config.compat));
+    list.note("probe", probed.map(fine))
 }

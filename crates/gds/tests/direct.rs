@@ -28,6 +28,7 @@ fn loads_go_straight_to_registered_gpu_memory() {
         assert_eq!((report.saw("unregistered"), report.saw("unaligned")), (2, 0));
         assert_eq!(report.saw("read_bytes"), 4 * MIB as u64 + (64 << 10));
         assert_eq!(report.calls("cuFileDriverOpen"), 1);
+        assert_eq!((report.calls("cuFileGetStatsL3"), report.saw("stats_level")), (2, 0), "it counts the probe alone");
     };
     Fakes::new().run("loads_go_straight_to_registered_gpu_memory", body, check);
 }
@@ -143,6 +144,9 @@ survives! {
     no_library: Fakes::new().without_cufile(), Pinned, "no libcufile";
     a_driver_that_does_not_open: Fakes::new().fail("cuFileDriverOpen:1:5001"), Pinned, "load nvidia-fs (modprobe nvidia_fs)";
     compatibility_mode: Fakes::new().compat(), Pinned, "slower than pinned memory of our own";
+    a_directory_that_it_reaches_by_host_memory: Fakes::new().through_host(), Pinned, "through host memory, which is slower";
+    a_version_that_counts_nothing: Fakes::new().fail("cuFileGetStatsL3:*:5022"), Direct, "direct for nvme";
+    a_version_that_does_not_count_gpus: Fakes::new().fail("cuFileSetStatsLevel:*:5022"), Direct, "direct for nvme";
     a_mount_that_is_not_supported: Fakes::new().fail("cuFileHandleRegister:*:5030"), Pinned, "use a volume of ext4 or xfs";
     no_udev_for_a_file: Fakes::new().fail("cuFileHandleRegister:*:5027"), Pinned, "mount the host's /run/udev";
     a_file_that_is_refused_later: Fakes::new().fail("cuFileHandleRegister:3:5030"), Direct, "by cuFile no more";
@@ -244,6 +248,19 @@ fn switched_off_it_is_not_touched() {
         assert_eq!(report.calls("cuFileDriverOpen"), 0);
     };
     Fakes::new().run("switched_off_it_is_not_touched", body, check);
+}
+
+#[test]
+fn where_it_is_required_a_directory_that_it_reaches_by_host_memory_is_refused() {
+    let name = "where_it_is_required_a_directory_that_it_reaches_by_host_memory_is_refused";
+    clean(name, &Fakes::new().through_host(), || {
+        let (dir, root) = (tempfile::tempdir().unwrap(), machine());
+        let mut config = config(dir.path());
+        (config.mode, config.system_root) = (Mode::Require, root.path().to_owned());
+        let refused = GdsTier::open(config).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+        assert!(refused.to_string().contains("does not reach this storage directly"), "{refused}");
+    });
 }
 
 #[test]

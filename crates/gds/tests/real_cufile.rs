@@ -59,6 +59,18 @@ fn loads_go_through_it_and_every_byte_is_proven() {
     });
 }
 
+#[test]
+fn its_counters_tell_which_way_bytes_went() {
+    over_it("its_counters_tell_which_way_bytes_went", &|| {
+        let (dir, root) = (tempfile::tempdir().unwrap(), machine());
+        let mut config = common::config(dir.path());
+        real(&mut config, &root);
+        let found = kvtier_gds::examine(&config, 0);
+        let probe = found.iter().find(|step| step.what == "probe").unwrap_or_else(|| panic!("{found:?}"));
+        assert!(probe.good && probe.found.contains("through host memory"), "{found:?}");
+    });
+}
+
 mod suite {
     use super::*;
 

@@ -64,18 +64,16 @@ impl Default for Properties {
     }
 }
 
-macro_rules! api {
-    ($($field:ident: $symbol:literal = fn($($arg:ty),*) $(-> $out:ty)?,)*) => {
-        /// The functions of the library that are used here, and the library, which is never unloaded.
-        pub struct Api {
+macro_rules! functions {
+    ($(#[$doc:meta])* $Set:ident { $($field:ident: $symbol:literal = fn($($arg:ty),*) $(-> $out:ty)?,)* }) => {
+        $(#[$doc])*
+        pub struct $Set {
             $(pub $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
-            /// Which file it came from.
-            pub name: String,
         }
 
-        impl Api {
+        impl $Set {
             fn bind(library: &'static libloading::Library, name: &str) -> Result<Self, String> {
-                Ok(Api {
+                Ok($Set {
                     $($field: {
                         // SAFETY: cufile.h declares the function so, in every version that has the symbol.
                         let found = unsafe {
@@ -83,26 +81,47 @@ macro_rules! api {
                         };
                         *found.map_err(|e| format!("{name} has no {} ({e}); update it", $symbol))?
                     },)*
-                    name: name.to_owned(),
                 })
             }
         }
     };
 }
 
-api! {
-    version: "cuFileGetVersion" = fn(*mut c_int) -> Answer,
-    driver_open: "cuFileDriverOpen" = fn() -> Answer,
-    properties: "cuFileDriverGetProperties" = fn(*mut Properties) -> Answer,
-    handle_register: "cuFileHandleRegister" = fn(*mut usize, *mut Descr) -> Answer,
-    handle_deregister: "cuFileHandleDeregister" = fn(usize),
-    buf_register: "cuFileBufRegister" = fn(usize, usize, c_int) -> Answer,
-    buf_deregister: "cuFileBufDeregister" = fn(usize) -> Answer,
-    read: "cuFileRead" = fn(usize, usize, usize, i64, i64) -> isize,
-    write: "cuFileWrite" = fn(usize, usize, usize, i64, i64) -> isize,
+functions! {
+    /// The functions that every version has.
+    Api {
+        version: "cuFileGetVersion" = fn(*mut c_int) -> Answer,
+        driver_open: "cuFileDriverOpen" = fn() -> Answer,
+        properties: "cuFileDriverGetProperties" = fn(*mut Properties) -> Answer,
+        handle_register: "cuFileHandleRegister" = fn(*mut usize, *mut Descr) -> Answer,
+        handle_deregister: "cuFileHandleDeregister" = fn(usize),
+        buf_register: "cuFileBufRegister" = fn(usize, usize, c_int) -> Answer,
+        buf_deregister: "cuFileBufDeregister" = fn(usize) -> Answer,
+        read: "cuFileRead" = fn(usize, usize, usize, i64, i64) -> isize,
+        write: "cuFileWrite" = fn(usize, usize, usize, i64, i64) -> isize,
+    }
 }
 
-impl Api {
+functions! {
+    /// What it counts, from version 1.15 on.
+    Counters {
+        level: "cuFileGetStatsLevel" = fn(*mut c_int) -> Answer,
+        set_level: "cuFileSetStatsLevel" = fn(c_int) -> Answer,
+        start: "cuFileStatsStart" = fn() -> Answer,
+        stop: "cuFileStatsStop" = fn() -> Answer,
+        get: "cuFileGetStatsL3" = fn(*mut c_void) -> Answer,
+    }
+}
+
+/// The library, which is never unloaded.
+pub struct Loaded {
+    pub api: Api,
+    pub counters: Option<Counters>,
+    /// Which file it came from.
+    pub name: String,
+}
+
+impl Loaded {
     /// Loads the library: the one at `path` if given, else by its usual names.
     pub fn load(path: Option<&Path>) -> Result<Self, String> {
         let names = match path {
@@ -113,7 +132,11 @@ impl Api {
         for name in &names {
             // SAFETY: loading the library runs its initialisers, which it is made for.
             match unsafe { libloading::Library::new(name) } {
-                Ok(library) => return Api::bind(Box::leak(Box::new(library)), name),
+                Ok(library) => {
+                    let library = Box::leak(Box::new(library));
+                    let (api, counters) = (Api::bind(library, name)?, Counters::bind(library, name).ok());
+                    return Ok(Loaded { api, counters, name: name.clone() });
+                }
                 Err(e) => why.push(format!("{name}: {e}")),
             }
         }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use kvtier_mem::cuda::Gpu;
 
-use super::api::{Api, Properties};
+use super::api::{Api, Counters, Loaded, Properties};
 
 /// The opened driver: one for the process, which is never closed, since closing it closes it for every library in the process.
 #[derive(Clone, Copy)]
 pub struct Driver(&'static Opened);
 
 struct Opened {
-    api: Api,
+    library: Loaded,
     version: i32,
     targets: u32,
 }
@@ -47,16 +47,16 @@ impl Driver {
         if let Some(known) = &*driver {
             return known.clone();
         }
-        let (api, gpu) = (Api::load(library)?, gpu.clone());
+        let (library, gpu) = (Loaded::load(library)?, gpu.clone());
         // It has been seen to spin for ever.
-        let opened = watched("cuFileDriverOpen", wait, move || Self::opened(api, &gpu));
+        let opened = watched("cuFileDriverOpen", wait, move || Self::opened(library, &gpu));
         driver.insert(opened.and_then(|opened| opened)).clone()
     }
 
-    fn opened(api: Api, gpu: &Gpu) -> Result<Self, String> {
+    fn opened(library: Loaded, gpu: &Gpu) -> Result<Self, String> {
         // Some versions do not open without a context.
         let _entered = gpu.enter().map_err(|e| e.to_string())?;
-        let (mut version, mut properties) = (0, Properties::default());
+        let (api, mut version, mut properties) = (&library.api, 0, Properties::default());
         // SAFETY: functions without demands but for room for their answers, which there is; of properties more than any version writes.
         unsafe {
             (api.version)(&mut version).check("cuFileGetVersion").map_err(|e| e.to_string())?;
@@ -64,11 +64,16 @@ impl Driver {
             let got = (api.properties)(&mut properties).check("cuFileDriverGetProperties");
             got.map_err(|e| e.to_string())?;
         }
-        Ok(Driver(Box::leak(Box::new(Opened { api, version, targets: properties.targets }))))
+        Ok(Driver(Box::leak(Box::new(Opened { library, version, targets: properties.targets }))))
     }
 
     pub(super) fn api(&self) -> &'static Api {
-        &self.0.api
+        &self.0.library.api
+    }
+
+    /// Its counters, in versions that have some.
+    pub(super) fn counters(&self) -> Option<&'static Counters> {
+        self.0.library.counters.as_ref()
     }
 
     /// Whether it reaches any storage without going through host memory; otherwise it is in compatibility mode.
@@ -78,10 +83,10 @@ impl Driver {
 
     /// Which library, which version, which storage.
     pub fn describe(&self) -> String {
-        let Opened { api, version, targets } = self.0;
+        let Opened { library, version, targets } = self.0;
         let names = TARGETS.iter().enumerate().filter(|(bit, _)| targets >> bit & 1 == 1).map(|(_, name)| *name);
         let (major, minor, names) = (version / 1000, version % 1000 / 10, names.collect::<Vec<_>>().join(", "));
-        format!("{} {major}.{minor}, direct for {}", api.name, if names.is_empty() { "nothing" } else { &names })
+        format!("{} {major}.{minor}, direct for {}", library.name, if names.is_empty() { "nothing" } else { &names })
     }
 }
 

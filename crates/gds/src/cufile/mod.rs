@@ -10,6 +10,7 @@ mod driver;
 mod file;
 mod preflight;
 mod probe;
+mod route;
 
 pub use buffers::Buffers;
 pub use code::Failure;
@@ -17,3 +18,4 @@ pub use driver::Driver;
 pub use file::{File, Files};
 pub use preflight::{file_system, machine, preflight};
 pub use probe::probe;
+pub use route::Route;

@@ -18,7 +18,7 @@ const REFUSED: [(i64, &str); 6] = [
 /// the real one, in tests, every file system will do.
 pub fn preflight(root: &Path, dir: &Path) -> Result<(), String> {
     machine(root)?;
-    if root == Path::new("/") { file_system(dir) } else { Ok(()) }
+    file_system(root, dir)
 }
 
 /// What of the machine makes cuFile hang or fail.
@@ -39,8 +39,11 @@ pub fn machine(root: &Path) -> Result<(), String> {
     })
 }
 
-/// File systems that it is known to refuse.
-pub fn file_system(dir: &Path) -> Result<(), String> {
+/// File systems that it is known to refuse; `root` as above.
+pub fn file_system(root: &Path, dir: &Path) -> Result<(), String> {
+    if root != Path::new("/") {
+        return Ok(());
+    }
     let kind = statfs(dir).map_err(|e| format!("cannot ask what file system {} is on: {e}", dir.display()))?;
     let magic = kind.filesystem_type().0;
     if let Some((_, name)) = REFUSED.iter().find(|(refused, _)| *refused == magic) {
@@ -100,7 +103,7 @@ mod tests {
 
     #[test]
     fn file_systems_that_it_does_not_reach_are_refused() {
-        let says = |dir: &str| file_system(Path::new(dir)).err().unwrap_or_default();
+        let says = |dir: &str| file_system(Path::new("/"), Path::new(dir)).err().unwrap_or_default();
         assert!(says("/dev/shm").contains("/dev/shm is on tmpfs"));
         assert!(says("/nowhere").contains("/nowhere"));
     }

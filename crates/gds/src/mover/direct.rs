@@ -51,7 +51,8 @@ impl Direct {
                 driver.describe()
             ));
         }
-        probe(driver, gpu, &config.disk.path.join(".kvtier"), config.open_wait)?;
+        let route = probe(driver, gpu, &config.disk.path.join(".kvtier"), config.open_wait)?;
+        route.found(config.compat).map_err(|why| format!("{}: {why}", driver.describe()))?;
         let (files, buffers) = (Files::default(), Buffers::new(driver));
         Ok(Direct { driver, files, buffers, off: Mutex::default(), loads: AtomicU64::new(0) })
     }

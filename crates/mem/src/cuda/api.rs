@@ -35,6 +35,7 @@ api! {
     device_count: "cuDeviceGetCount" = fn(*mut c_int),
     device: "cuDeviceGet" = fn(*mut c_int, c_int),
     device_name: "cuDeviceGetName" = fn(*mut c_char, c_int, c_int),
+    uuid: "cuDeviceGetUuid" = fn(*mut [u8; 16], c_int),
     retain: "cuDevicePrimaryCtxRetain" = fn(*mut usize, c_int),
     release: "cuDevicePrimaryCtxRelease_v2" = fn(c_int),
     set_current: "cuCtxSetCurrent" = fn(usize),

@@ -68,6 +68,14 @@ impl Gpu {
         Ok(String::from_utf8_lossy(&name[..end]).into_owned())
     }
 
+    /// What tells it from all others.
+    pub fn uuid(&self) -> Result<[u8; 16], Error> {
+        let mut uuid = [0; 16];
+        // SAFETY: 16 bytes can be written.
+        let code = unsafe { (self.api().uuid)(&mut uuid, self.0.ordinal as i32) };
+        self.api().check(code, "cuDeviceGetUuid").map(|()| uuid)
+    }
+
     /// Makes its context the calling thread's, until the guard drops. A graph that somebody captures meanwhile, on whatever thread, is not
     /// disturbed: what is done here is no part of it.
     pub fn enter(&self) -> Result<Entered<'_>, Error> {
