@@ -19,7 +19,7 @@ use crate::shared::Shared;
 /// How often eviction may free nothing before a save is shed.
 const STUCK_MAX: u32 = 8;
 /// How long apart two looks at the directory are that must find the same for the ledger to be wrong.
-const LOOKS_APART: Duration = Duration::from_millis(20);
+const LOOKS_APART: Duration = Duration::from_millis(100);
 
 /// How many strangers the index takes in before it lets others in.
 const ENTERED_AT_ONCE: usize = 4096;
@@ -336,6 +336,8 @@ impl<M: Mover> Shared<M> {
         let is_full = look.counted.is_none_or(|counted| counted.saturating_add(bytes) > self.capacity_bytes);
         if is_full && self.is_wrong(&look) {
             self.correct(&look);
+            // A neighbour may have stood still between counting and writing: then what it wrote will have to be counted again.
+            self.bereaved.store(true, Ordering::Relaxed);
         }
     }
 

@@ -57,7 +57,7 @@ pub struct Shared<M> {
     /// Ops that wait for `tails` or `bounce`.
     pub for_memory: Line,
     pub looks: Looks,
-    /// A neighbour died, and what it had counted was not looked at since in a quiet moment.
+    /// A neighbour died, or a save found the ledger wrong, and what is counted was not looked at since in a quiet moment.
     pub bereaved: AtomicBool,
     /// The ledger was full although the index was not, since somebody looked last.
     pub refused: AtomicBool,

@@ -1,6 +1,8 @@
 //! Saves that wait for room and ops that wait for the tier's own memory keep no thread: whoever asks beside them is answered in time.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,8 @@ use kvtier_core::mem::{Arena, ArenaConfig};
 use kvtier_core::{Ctx, ErrorKind, Hold, Load, Loaded, Mode, Presence, Save, Saved};
 use kvtier_file::{FileConfig, FileTier};
 use kvtier_testkit::conformance::Fixture;
+
+use common::{files_bytes, ledger};
 
 const LEN: usize = 64 << 10;
 const CAP: u64 = 100 * (LEN as u64 + 4096);
@@ -73,6 +77,19 @@ fn beside_saves_that_wait_for_room_others_are_answered_at_once() {
     assert!(!saves.is_done(), "there was no room");
     neighbour.frees();
     assert!(saves.wait().iter().all(|done| *done.result.as_ref().unwrap() == Saved::Stored));
+}
+
+/// A neighbour stood still for so long that what it had counted was taken for a mistake; then it writes all the same.
+#[test]
+fn what_was_counted_in_vain_for_long_is_counted_once_it_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), CAP)).unwrap());
+    let neighbour = Neighbour::writes(dir.path());
+    fs::remove_file(neighbour.corner.join("0")).unwrap();
+    assert_eq!(f.save(&f.key(1), LEN), Saved::Stored);
+    fs::File::create(neighbour.corner.join("0")).unwrap().set_len(CAP / 2).unwrap();
+    let lies = || files_bytes(dir.path()) + CAP / 2;
+    f.eventually("it is counted", || ledger(dir.path()) == lies());
 }
 
 #[test]
