@@ -404,6 +404,21 @@ fn what_a_store_takes_slowly_at_the_end_is_told_all_the_same() {
     assert!(closed.elapsed() < Duration::from_secs(20), "{:?}", closed.elapsed());
 }
 
+#[test]
+fn a_snapshot_that_takes_long_at_the_end_keeps_no_lease() {
+    let server = plain_server();
+    let first = World::over(Arc::clone(&server), |config| config);
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    assert_eq!(first.save(&first.suite.key(1), LEN), Saved::Stored);
+    server.script(Rule::next(Fault::Stall(Duration::from_secs(30))).method("PUT").containing("/snapshot/"));
+    close(first);
+    let closed = std::time::Instant::now();
+    let second = World::over(server, |config| config);
+    second.suite.eventually("the second evicts", || says(&second, "this node evicts"));
+    // Its term is longer.
+    assert!(closed.elapsed() < Duration::from_secs(20), "{:?}", closed.elapsed());
+}
+
 /// What each tenant has, by name, but for those without one.
 fn tenants(world: &World) -> Vec<(String, u64)> {
     let mut tenants: Vec<_> = world.tier.usage().tenants.into_iter().map(|one| (one.tenant, one.used_bytes)).collect();

@@ -78,11 +78,13 @@ pub async fn look_around(shared: Arc<Shared>) {
     }
 }
 
-/// The last round of an orderly end.
-pub async fn farewell(shared: &Shared) {
+/// The last round of an orderly end. A snapshot that takes longer than `snapshot_max` is left: the last one and the journals tell as much, and
+/// the lease is to be given up.
+pub async fn farewell(shared: &Shared, snapshot_max: Duration) {
     told(shared, "journal", flush(shared).await);
     if shared.truth.may_evict(shared.now_ms()) && shared.truth.read_snapshot.load(Ordering::Relaxed) {
-        told(shared, "snapshot", snapshot::write(shared).await.map(drop));
+        let written = tokio::time::timeout(snapshot_max, snapshot::write(shared)).await;
+        told(shared, "snapshot", written.unwrap_or(Ok(None)).map(drop));
     }
     told(shared, "lease", holder::give_up(shared).await);
 }

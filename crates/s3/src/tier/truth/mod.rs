@@ -63,6 +63,8 @@ pub struct Truth {
     told: Mutex<Told>,
     /// Held while the lease's object is written, so that the last word is ours.
     writing: tokio::sync::Mutex<()>,
+    /// Held while a snapshot is written: one that ends later must not be the older.
+    snapshotting: tokio::sync::Mutex<()>,
     /// Whether there is a cap: without one nobody counts, evicts or notes anything.
     capped: bool,
     over: AtomicBool,
@@ -107,6 +109,7 @@ impl Truth {
             lease: Mutex::new(Lease::new(config.lease_term.as_millis() as u64)),
             told: Mutex::default(),
             writing: tokio::sync::Mutex::default(),
+            snapshotting: tokio::sync::Mutex::default(),
             capped,
             over: AtomicBool::new(false),
             read_snapshot: AtomicBool::new(false),
@@ -221,7 +224,7 @@ pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
 /// Everything once more at an orderly end: so that the next start finds it, and the next evictor need not wait.
 pub async fn farewell(shared: &Arc<Shared>, time_max: Duration) {
     if shared.truth.capped && !shared.truth.over.swap(true, Ordering::Relaxed) {
-        drop(tokio::time::timeout(time_max, keeper::farewell(shared)).await);
+        drop(tokio::time::timeout(time_max, keeper::farewell(shared, time_max / 2)).await);
     }
 }
 

@@ -30,6 +30,7 @@ const AHEAD: usize = 4;
 /// Writes the index as it is now, in the order of use. It is locked for some chunks at a time. Answers when that was;
 /// `None` where another node evicts by now: nothing was replaced.
 pub async fn write(shared: &Shared) -> crate::Result<Option<u64>> {
+    let _one = shared.truth.snapshotting.lock().await;
     let at_ms = shared.truth.server_ms(&shared.client);
     let mut order = shared.books().index.order();
     order.reverse();
