@@ -342,8 +342,9 @@ async fn multipart_uploads_are_finished_or_given_up() {
     scene.server.heal();
     scene.server.script(Rule::next(Fault::OkThenError("AccessDenied")).method("POST").containing("uploadId"));
     assert!(scene.client.put_multipart("x", &view(&scene), &Put::default(), parts).await.is_err());
-    scene.server.script(Rule::next(Fault::Stall(Duration::from_millis(250))).method("PUT").containing("partNumber=3"));
-    let hasty = scene.client.within(Duration::from_millis(200));
+    // Time enough to come that far.
+    scene.server.script(Rule::next(Fault::Stall(Duration::from_secs(6))).method("PUT").containing("partNumber=3"));
+    let hasty = scene.client.within(Duration::from_secs(5));
     assert_eq!(
         hasty.put_multipart("x", &view(&scene), &Put::default(), parts).await.unwrap_err().kind(),
         ErrorKind::Timeout
