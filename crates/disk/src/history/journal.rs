@@ -8,8 +8,10 @@ use kvtier_index::journal::{self as format, Record};
 
 use super::unix_ms;
 
-/// The most records that wait for a flush; beyond that the oldest touches are worth least, and new ones are dropped.
+/// The most records that wait for a flush; beyond that new ones are dropped.
 const WAITING_MAX: usize = 1 << 17;
+/// So many wait before it is looked for the first time which of them need not.
+const FOLD_AT: usize = 1 << 14;
 /// A journal file longer than this is followed by a new one.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
@@ -18,8 +20,42 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 pub struct Journal {
     dir: PathBuf,
     name: Mutex<String>,
-    waiting: Mutex<Vec<Record>>,
+    waiting: Mutex<Waiting>,
     file: Mutex<Tail>,
+}
+
+/// What waits for a flush.
+#[derive(Debug)]
+struct Waiting {
+    records: Vec<Record>,
+    /// How many there are when it is looked next which of them need not wait.
+    fold_at: usize,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Waiting { records: Vec::new(), fold_at: FOLD_AT }
+    }
+}
+
+impl Waiting {
+    fn note(&mut self, record: Record) {
+        if self.records.len() >= self.fold_at {
+            let mut kept = last_touches(self.records.drain(..));
+            self.records.append(&mut kept);
+            // Twice as many: what is looked through again and again would cost the square.
+            self.fold_at = FOLD_AT.max(2 * self.records.len());
+        }
+        if self.records.len() < WAITING_MAX {
+            self.records.push(record);
+        }
+    }
+
+    /// What waits goes into `to`, and new records where that was.
+    fn swap(&mut self, to: &mut Vec<Record>) {
+        std::mem::swap(&mut self.records, to);
+        self.fold_at = FOLD_AT;
+    }
 }
 
 #[derive(Debug, Default)]
@@ -29,6 +65,8 @@ struct Tail {
     bytes: u64,
     /// Bytes written since the last snapshot, in all files.
     since_snapshot: u64,
+    /// Empty: where notes wait while those before are written. Made anew each time, it would come from another thread's memory each time.
+    spare: Vec<Record>,
 }
 
 impl Journal {
@@ -41,23 +79,19 @@ impl Journal {
     /// Notes what happened; it is written at the next [`flush`](Journal::flush).
     pub fn note(&self, records: impl IntoIterator<Item = Record>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        for record in records {
-            if waiting.len() < WAITING_MAX {
-                waiting.push(record);
-            }
-        }
+        records.into_iter().for_each(|record| waiting.note(record));
     }
 
     /// Writes what waits. A part that could not be written is given up, and the rest goes to a new file: nothing behind a torn batch is
     /// ever read.
     pub fn flush(&self) -> io::Result<()> {
-        let records = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        if records.is_empty() {
+        let mut tail = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).swap(&mut tail.spare);
+        if tail.spare.is_empty() {
             return Ok(());
         }
         let mut bytes = Vec::new();
-        format::encode(unix_ms(), &last_touches(records), &mut bytes);
-        let mut tail = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        format::encode(unix_ms(), &last_touches(tail.spare.drain(..)), &mut bytes);
         if tail.bytes > FILE_BYTES_MAX {
             tail.file = None;
         }
@@ -102,16 +136,15 @@ impl Journal {
     /// A snapshot holds all that was flushed: a new file is begun. Answers the number before which files are not needed any more.
     pub fn begin_anew(&self) -> u64 {
         let mut tail = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        *tail = Tail { number: tail.number, ..Tail::default() };
+        (tail.file, tail.bytes, tail.since_snapshot) = (None, 0, 0);
         tail.number + 1
     }
 }
 
 /// Of several touches of one chunk the last is enough.
-fn last_touches(records: Vec<Record>) -> Vec<Record> {
+fn last_touches(records: impl DoubleEndedIterator<Item = Record>) -> Vec<Record> {
     let mut seen = HashSet::new();
     let mut kept: Vec<Record> = records
-        .into_iter()
         .rev()
         .filter(|record| if let Record::Touch(digest) = record { seen.insert(*digest) } else { true })
         .collect();
@@ -211,5 +244,24 @@ mod tests {
         assert_eq!(files, ["host.1.5.0.1", "host.1.5.0.2"]);
         let read = Reader::new(own.path(), 0).read(None).unwrap();
         assert!(read.len() == 2 && digests.iter().all(|digest| read.contains(&Record::Touch(*digest))), "{read:?}");
+    }
+
+    #[test]
+    fn what_was_used_again_and_again_waits_once_and_crowds_nothing_out() {
+        let own = tempfile::tempdir().unwrap();
+        fs::create_dir(own.path().join("journal")).unwrap();
+        let journal = Journal::new(own.path(), "host.1.5.0");
+        let digest = |n: usize| Digest::of("test", &n.to_le_bytes());
+        let (hot, last) = ([digest(0), digest(1)], digest(2));
+        for round in 1..3 {
+            (0..2 * WAITING_MAX).for_each(|n| journal.note([Record::Touch(hot[n % 2])]));
+            journal.note([Record::Touch(last)]);
+            assert!(journal.waiting.lock().unwrap().records.capacity() <= 2 * FOLD_AT);
+            journal.flush().unwrap();
+            let read = Reader::new(own.path(), 0).read(None).unwrap();
+            assert_eq!(read, [hot[0], hot[1], last].map(Record::Touch).repeat(round));
+        }
+        (0..2 * WAITING_MAX).for_each(|n| journal.note([Record::Touch(digest(n))]));
+        assert_eq!(journal.waiting.lock().unwrap().records.len(), WAITING_MAX, "and no more of any");
     }
 }
