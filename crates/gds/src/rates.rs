@@ -1,6 +1,7 @@
 //! How fast bytes go between files and a GPU, each way that there is.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use kvtier_core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier_core::{Ctx, Digest, Error, ErrorKind, Key, Load, Loaded, Namespace, Observe, Save, Saved, Tier};
 use kvtier_mem::cuda::{Gpu, Stream};
-use kvtier_mem::{Arena, ArenaConfig};
+use kvtier_mem::{Arena, ArenaConfig, Lease};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
@@ -90,6 +91,10 @@ struct Bench<'a> {
     memory: Arena,
 }
 
+fn ctx() -> Ctx {
+    Ctx::within(Duration::from_secs(120))
+}
+
 /// A clock of the wall and of this process.
 struct Clock(Instant, f64);
 
@@ -149,7 +154,7 @@ impl Bench<'_> {
         let mut config = self.config.tier.clone();
         let dir = config.disk.path.join("kvtier-rates");
         config.disk.path = dir.clone();
-        config.disk.capacity_bytes = 2 * self.bytes() as u64 + (1 << 20);
+        config.disk.capacity_bytes = 2 * (self.bytes() + self.config.chunk_bytes) as u64 + (1 << 20);
         config.staging_bytes = config.staging_bytes.max(2 * self.config.chunk_bytes);
         (config.mode, config.compat, config.gpu) = (mode, compat, Some(self.config.gpu));
         let opened =
@@ -162,17 +167,28 @@ impl Bench<'_> {
         rate
     }
 
-    /// All chunks out and in, some at once.
+    /// All chunks out and in, some at once; before that one more, since the tier makes its pinned memory at the first.
     fn through(&self, tier: &GdsTier) -> Result<Rate, Error> {
-        let full = |e: kvtier_mem::Error| Error::new(ErrorKind::Full, "no GPU memory").with_source(e);
-        let (ctx, all) = (|| Ctx::within(Duration::from_secs(120)), (0..self.config.chunks).collect::<Vec<_>>());
+        let all = self.config.chunks;
+        self.save(tier, all..all + 1)?;
+        self.load(tier, all..all + 1)?;
         let clock = Clock::start();
-        for some in all.chunks(AT_ONCE) {
-            let save = |n: &usize| {
-                let mut lease = self.memory.lease(self.config.chunk_bytes).map_err(full)?;
-                lease.assume_filled(self.config.chunk_bytes);
-                Ok(Save { key: Self::key(*n), from: vec![lease.freeze()] })
-            };
+        self.save(tier, 0..all)?;
+        let (out_per_s, _) = clock.stop(self.bytes());
+        let clock = Clock::start();
+        self.load(tier, 0..all)?;
+        let (in_per_s, cpu_s_per_gb) = clock.stop(self.bytes());
+        let note = tier.status().reasons.into_iter().next().unwrap_or_default();
+        Ok(Rate { way: String::new(), out_per_s, in_per_s, cpu_s_per_gb, note })
+    }
+
+    fn save(&self, tier: &GdsTier, chunks: Range<usize>) -> Result<(), Error> {
+        let save = |n: &usize| {
+            let mut lease = self.lease()?;
+            lease.assume_filled(self.config.chunk_bytes);
+            Ok(Save { key: Self::key(*n), from: vec![lease.freeze()] })
+        };
+        for some in chunks.collect::<Vec<_>>().chunks(AT_ONCE) {
             for done in tier.save(&ctx(), some.iter().map(save).collect::<Result<_, Error>>()?).wait() {
                 match done.result? {
                     Saved::Stored => {}
@@ -180,12 +196,12 @@ impl Bench<'_> {
                 }
             }
         }
-        let (out_per_s, _) = clock.stop(self.bytes());
-        let clock = Clock::start();
-        for some in all.chunks(AT_ONCE) {
-            let load = |n: &usize| {
-                Ok(Load { key: Self::key(*n), into: vec![self.memory.lease(self.config.chunk_bytes).map_err(full)?] })
-            };
+        Ok(())
+    }
+
+    fn load(&self, tier: &GdsTier, chunks: Range<usize>) -> Result<(), Error> {
+        let load = |n: &usize| Ok(Load { key: Self::key(*n), into: vec![self.lease()?] });
+        for some in chunks.collect::<Vec<_>>().chunks(AT_ONCE) {
             for done in tier.load(&ctx(), some.iter().map(load).collect::<Result<_, Error>>()?).wait() {
                 match done.result? {
                     Loaded::Hit { .. } => {}
@@ -193,9 +209,13 @@ impl Bench<'_> {
                 }
             }
         }
-        let (in_per_s, cpu_s_per_gb) = clock.stop(self.bytes());
-        let note = tier.status().reasons.into_iter().next().unwrap_or_default();
-        Ok(Rate { way: String::new(), out_per_s, in_per_s, cpu_s_per_gb, note })
+        Ok(())
+    }
+
+    /// GPU memory for a chunk.
+    fn lease(&self) -> Result<Lease, Error> {
+        let full = |e: kvtier_mem::Error| Error::new(ErrorKind::Full, "no GPU memory").with_source(e);
+        self.memory.lease(self.config.chunk_bytes).map_err(full)
     }
 
     /// What a program without any of this does: reads through the page cache, copies from memory that is not pinned.
