@@ -188,15 +188,23 @@ fn loads_overtake_saves_that_wait() {
     });
     let key = world.suite.key(1);
     world.save(&key, LEN);
-    // The first takes so long that the load comes meanwhile.
+    // The first takes so long that the others and the load come meanwhile.
     let first = world.name(&world.suite.key(100)).leak();
     world.server.script(Rule::next(Fault::Stall(Duration::from_secs(4))).method("PUT").containing(first));
+    let save = |numbers: std::ops::Range<u64>| {
+        let ops = numbers.map(|n| world.suite.save_op(&world.suite.key(n), LEN)).collect();
+        world.suite.tier.save(&world.suite.ctx(), ops)
+    };
     let (_, asked) = world.asked(|| {
-        let saves = (100..140).map(|n| world.suite.save_op(&world.suite.key(n), LEN)).collect();
-        let saving = world.suite.tier.save(&world.suite.ctx(), saves);
+        let puts = world.count("requests_put");
+        let one = save(100..101);
+        world.suite.eventually("the first is on its way", || world.count("requests_put") > puts);
+        let others = save(101..140);
         std::thread::sleep(Duration::from_millis(30));
         assert_eq!(world.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
-        assert!(saving.wait().iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
+        for saving in [one, others] {
+            assert!(saving.wait().iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
+        }
     });
     let before = asked.iter().take_while(|seen| seen.method != "GET").count();
     assert!(asked.len() > 40 && before <= 3, "behind one save, not behind forty: {before}");
