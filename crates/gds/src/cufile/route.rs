@@ -1,6 +1,7 @@
 //! Which way cuFile moved bytes, as it counts them itself: a driver that reaches some storage directly need not reach that of a directory.
 
 use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard};
 
 use kvtier_mem::cuda::Gpu;
 
@@ -34,8 +35,13 @@ struct Moved {
     host: u64,
 }
 
+/// Held by who watches: of two at a time neither could tell whose bytes went which way.
+static WATCHED: Mutex<()> = Mutex::new(());
+
 /// Watches which way cuFile moves a GPU's bytes. The counters are the process's: they count what they did before when this is dropped.
 pub struct Routes {
+    /// Let go last.
+    _one: MutexGuard<'static, ()>,
     counters: &'static Counters,
     uuid: [u8; 16],
     level: c_int,
@@ -43,13 +49,14 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Begins to count, if this version does.
+    /// Begins to count, if this version does and nobody counts now.
     pub fn watch(driver: Driver, gpu: &Gpu) -> Option<Self> {
+        let _one = WATCHED.try_lock().ok()?;
         let (counters, uuid) = (driver.counters()?, gpu.uuid().ok()?);
         let mut level = 0;
         // SAFETY: `level` can be written.
         unsafe { (counters.level)(&mut level) }.check("cuFileGetStatsLevel").ok()?;
-        let mut routes = Routes { counters, uuid, level, before: Moved::default() };
+        let mut routes = Routes { _one, counters, uuid, level, before: Moved::default() };
         routes.count()?;
         routes.before = routes.moved()?;
         Some(routes)
@@ -86,11 +93,12 @@ impl Routes {
         let uuid = [first, second].map(|half| half.try_into().map(u64::from_ne_bytes).unwrap_or_default());
         let at = words.windows(2).position(|pair| pair == uuid)?;
         let of_gpu = words.get(at + 2..)?;
-        let [mut all, mut direct, mut host] = [0; 3];
+        let [mut all, mut direct, mut host] = [0_u64; 3];
         for [total, p2p, nvfs, posix] in [READS, WRITES] {
-            all += of_gpu.get(total)?;
-            direct += of_gpu.get(p2p)? + of_gpu.get(nvfs)?;
-            host += of_gpu.get(posix)?;
+            let count = |at: usize| of_gpu.get(at).copied();
+            all = count(total)?.saturating_add(all);
+            direct = count(p2p)?.saturating_add(count(nvfs)?).saturating_add(direct);
+            host = count(posix)?.saturating_add(host);
         }
         Some(Moved { all, direct, host })
     }
@@ -116,7 +124,7 @@ impl Route {
     pub fn found(self, compat: bool) -> Result<&'static str, String> {
         match self {
             Route::Direct => Ok("64 KiB written and read back, straight between the file and the GPU"),
-            Route::Untold => Ok("64 KiB written and read back; which way they went this version of cuFile does not say"),
+            Route::Untold => Ok("64 KiB written and read back; which way they went cuFile did not say"),
             Route::Host if compat => Ok("64 KiB written and read back through host memory, as configured"),
             Route::Host => Err("cuFile moved a file of this directory through host memory, which is slower than pinned memory of our own: \
                  it does not reach this storage directly; cufile.log says why"
