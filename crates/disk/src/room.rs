@@ -19,7 +19,7 @@ use crate::shared::Shared;
 /// How often eviction may free nothing before a save is shed.
 const STUCK_MAX: u32 = 8;
 /// How long apart two looks at the directory are that must find the same for the ledger to be wrong.
-const LOOKS_APART: Duration = Duration::from_millis(100);
+const LOOKS_APART: Duration = Duration::from_millis(20);
 
 /// How many strangers the index takes in before it lets others in.
 const ENTERED_AT_ONCE: usize = 4096;
