@@ -378,47 +378,6 @@ fn one_odd_answer_to_a_claim_is_not_the_last_word() {
     assert!(!says(&world, "set evictor to single"));
 }
 
-#[test]
-fn a_node_that_ends_in_order_hands_over_at_once() {
-    let server = plain_server();
-    let first = World::over(Arc::clone(&server), quick);
-    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
-    close(first);
-    let second = World::over(Arc::clone(&server), quick);
-    second.suite.eventually("the second evicts", || says(&second, "this node evicts"));
-    second.suite.eventually("older epochs are cleared up", || server.keys("kv/.kvtier/lease/").len() == 1);
-}
-
-#[test]
-fn what_a_store_takes_slowly_at_the_end_is_told_all_the_same() {
-    let server = plain_server();
-    let first = World::over(Arc::clone(&server), |config| config);
-    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
-    assert_eq!(first.save(&first.suite.key(1), LEN), Saved::Stored);
-    server.script(Rule::next(Fault::Stall(Duration::from_millis(1500))).method("PUT").containing("/journal/"));
-    close(first);
-    let closed = std::time::Instant::now();
-    let second = World::over(server, |config| config);
-    second.suite.eventually("the second evicts", || says(&second, "this node evicts"));
-    // Its term is longer.
-    assert!(closed.elapsed() < Duration::from_secs(20), "{:?}", closed.elapsed());
-}
-
-#[test]
-fn a_snapshot_that_takes_long_at_the_end_keeps_no_lease() {
-    let server = plain_server();
-    let first = World::over(Arc::clone(&server), |config| config);
-    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
-    assert_eq!(first.save(&first.suite.key(1), LEN), Saved::Stored);
-    server.script(Rule::next(Fault::Stall(Duration::from_secs(30))).method("PUT").containing("/snapshot/"));
-    close(first);
-    let closed = std::time::Instant::now();
-    let second = World::over(server, |config| config);
-    second.suite.eventually("the second evicts", || says(&second, "this node evicts"));
-    // Its term is longer.
-    assert!(closed.elapsed() < Duration::from_secs(20), "{:?}", closed.elapsed());
-}
-
 /// What each tenant has, by name, but for those without one.
 fn tenants(world: &World) -> Vec<(String, u64)> {
     let mut tenants: Vec<_> = world.tier.usage().tenants.into_iter().map(|one| (one.tenant, one.used_bytes)).collect();
