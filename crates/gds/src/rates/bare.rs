@@ -1,0 +1,128 @@
+//! Without a tier.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use kvtier_mem::{Arena, ArenaConfig, Lease};
+use kvtier_uring::{Engine, EngineConfig, Error, Finished, Job, Part};
+
+use super::{Bench, Clock, Rate, noise};
+
+/// Requests to the disk at once.
+const INFLIGHT: usize = 16;
+
+impl Bench<'_> {
+    /// Between pinned host memory and the GPU, which is the most that any way through host memory can give.
+    pub(super) fn copies(&self) -> Result<Rate, kvtier_mem::Error> {
+        let (len, pinned) = (self.config.tier.piece_bytes, self.config.tier.piece_bytes.min(self.config.chunk_bytes));
+        let host = Arena::pinned(ArenaConfig::huge(len), &self.gpu)?;
+        let (mut host, mut device) = (host.lease(pinned)?, self.memory.lease(pinned)?);
+        host.assume_filled(pinned);
+        device.assume_filled(pinned);
+        let count = self.bytes().div_ceil(pinned);
+        let mut copy = || -> Result<(), kvtier_mem::Error> {
+            let bytes = host.as_host().unwrap_or_default();
+            self.stream.upload(bytes, &mut device, 0, || ())
+        };
+        copy()?;
+        let clock = Clock::start();
+        (0..count).try_for_each(|_| copy())?;
+        let (in_per_s, cpu_s_per_gb) = clock.stop(count * pinned);
+        let clock = Clock::start();
+        for _ in 0..count {
+            self.stream.download_lease(&device, 0, host.as_host_mut().unwrap_or_default())?;
+        }
+        let (out_per_s, _) = clock.stop(count * pinned);
+        let note = format!("pieces of {pinned} bytes, one at a time");
+        Ok(Rate { way: "copies from and to pinned memory".into(), out_per_s, in_per_s, cpu_s_per_gb, note })
+    }
+
+    /// Between a file and pinned host memory, by direct I/O with many requests at once: the most that the disk can give.
+    pub(super) fn disk(&self) -> Result<Rate, Box<dyn std::error::Error>> {
+        let piece = self.config.tier.piece_bytes.min(self.config.chunk_bytes);
+        let engine = Engine::new(EngineConfig::default().with_kind(self.config.tier.engine))?;
+        let memory = Arena::pinned(ArenaConfig::huge((INFLIGHT + 1) * piece).with_slots(piece), &self.gpu)?;
+        engine.register(&memory)?;
+        let path = self.config.tier.disk.path.join("kvtier-rates.bin");
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).custom_flags(nix::libc::O_DIRECT).open(&path)?;
+        std::fs::remove_file(&path)?;
+        let (file, count) = (Arc::new(OwnedFd::from(file)), self.bytes() / piece);
+        let mut filled = memory.lease(piece)?;
+        noise(filled.as_host_mut().unwrap_or_default());
+        filled.assume_filled(piece);
+        let from = filled.freeze();
+        let write = |at, _| Job::write(Arc::clone(&file)).with_part(Part::Write { at, from: from.clone(), len: piece });
+        let clock = Clock::start();
+        window(&engine, (count, piece), (0..INFLIGHT).map(|_| None).collect(), write)?;
+        let (out_per_s, _) = clock.stop(count * piece);
+        let read = |at, into| match into {
+            Some(into) => Job::read(Arc::clone(&file)).with_part(Part::Read { at, into, len: piece }),
+            None => Job::read(Arc::clone(&file)),
+        };
+        let buffers = (0..INFLIGHT).map(|_| memory.lease(piece).map(Some)).collect::<Result<_, _>>()?;
+        let clock = Clock::start();
+        window(&engine, (count, piece), buffers, read)?;
+        let (in_per_s, cpu_s_per_gb) = clock.stop(count * piece);
+        let note = format!("direct I/O, pieces of {piece} bytes, {INFLIGHT} at once, engine {:?}", engine.kind());
+        Ok(Rate { way: "file to pinned memory".into(), out_per_s, in_per_s, cpu_s_per_gb, note })
+    }
+
+    /// What a program without any of this does: reads through the page cache, copies from memory that is not pinned.
+    pub(super) fn plain(&self) -> std::io::Result<Rate> {
+        let path = self.config.tier.disk.path.join("kvtier-rates.bin");
+        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        std::fs::remove_file(&path)?;
+        let mut bytes = vec![0; self.config.chunk_bytes];
+        let mut device = self.memory.lease(bytes.len()).map_err(std::io::Error::other)?;
+        let at = |n: usize| (n * self.config.chunk_bytes) as u64;
+        let clock = Clock::start();
+        for n in 0..self.config.chunks {
+            self.stream.download_lease(&device, 0, &mut bytes).map_err(std::io::Error::other)?;
+            file.write_all_at(&bytes, at(n))?;
+        }
+        file.sync_data()?;
+        let (out_per_s, _) = clock.stop(self.bytes());
+        nix::fcntl::posix_fadvise(&file, 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+        let clock = Clock::start();
+        for n in 0..self.config.chunks {
+            file.read_exact_at(&mut bytes, at(n))?;
+            self.stream.upload(&bytes, &mut device, 0, || ()).map_err(std::io::Error::other)?;
+        }
+        let (in_per_s, cpu_s_per_gb) = clock.stop(self.bytes());
+        let note = "one chunk at a time, through the page cache, not pinned".into();
+        Ok(Rate { way: "plain read and copy".into(), out_per_s, in_per_s, cpu_s_per_gb, note })
+    }
+}
+
+/// Moves `count` pieces one after the other, as many at once as there are buffers.
+fn window(
+    engine: &Engine,
+    (count, piece): (usize, usize),
+    buffers: Vec<Option<Lease>>,
+    job: impl Fn(u64, Option<Lease>) -> Job,
+) -> Result<(), Error> {
+    let (free, ended) = sync_channel::<Result<Option<Lease>, Error>>(buffers.len());
+    let at_once = buffers.len();
+    buffers.into_iter().for_each(|buffer| _ = free.send(Ok(buffer)));
+    for n in 0..count {
+        let Ok(buffer) = ended.recv() else { break };
+        let free = free.clone();
+        let done = move |Finished { mut job, result, .. }: Finished| {
+            let buffer = match job.parts.pop() {
+                Some(Part::Read { into, .. }) => Some(into),
+                _ => None,
+            };
+            _ = free.send(result.map(|_| buffer));
+        };
+        // Refused, as the engine does when it broke down, it ends here: nobody sends any more.
+        if engine.submit(job((n * piece) as u64, buffer?), done).is_err() {
+            break;
+        }
+    }
+    drop(free);
+    ended.iter().take(at_once).try_for_each(|end| end.map(drop))
+}

@@ -1,0 +1,136 @@
+//! How fast bytes go between files and a GPU, each way that there is.
+
+mod bare;
+mod tiers;
+
+use std::path::Path;
+use std::time::Instant;
+
+use kvtier_core::{Error, ErrorKind};
+use kvtier_mem::Arena;
+use kvtier_mem::cuda::{Gpu, Stream};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+use crate::{GdsConfig, Mode};
+
+/// How many chunks are under way at once.
+const AT_ONCE: usize = 8;
+
+/// What to measure with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RatesConfig {
+    /// The tier; its directory is used, and emptied of what this wrote.
+    pub tier: GdsConfig,
+    /// Which GPU.
+    pub gpu: u32,
+    /// Bytes of a chunk.
+    pub chunk_bytes: usize,
+    /// How many chunks.
+    pub chunks: usize,
+}
+
+impl RatesConfig {
+    /// 64 chunks of 32 MiB and GPU 0, in `path`.
+    pub fn new(path: &Path) -> Self {
+        RatesConfig { tier: GdsConfig::new(path, 0), gpu: 0, chunk_bytes: 32 << 20, chunks: 64 }
+    }
+}
+
+/// A way, and how fast it was.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Rate {
+    /// Which way.
+    pub way: String,
+    /// GPU to file, or to host memory, in bytes a second.
+    pub out_per_s: f64,
+    /// File, or host memory, to GPU, in bytes a second.
+    pub in_per_s: f64,
+    /// Seconds of CPU for each 10^9 bytes into the GPU.
+    pub cpu_s_per_gb: f64,
+    /// What was used, or why it could not be.
+    pub note: String,
+}
+
+/// Measures copies between pinned host memory and the GPU, the disk, the tier through pinned memory, the tier by cuFile, and a plain read followed by a
+/// copy. A way that there is not is in the list with its reason.
+pub fn rates(config: &RatesConfig) -> Result<Vec<Rate>, Error> {
+    let failed = |e: kvtier_mem::Error| Error::new(ErrorKind::Unsupported, "cannot use the GPU").with_source(e);
+    let gpu = Gpu::open(config.gpu).map_err(failed)?;
+    let (stream, memory) = (
+        gpu.stream().map_err(failed)?,
+        Arena::device(&gpu, AT_ONCE * config.chunk_bytes.next_multiple_of(4096)).map_err(failed)?,
+    );
+    let bench = Bench { config, gpu, stream, memory };
+    bench.fill().map_err(failed)?;
+    let mut rates = vec![bench.copies().map_err(failed)?];
+    rates.push(bench.disk().unwrap_or_else(|e| none("file to pinned memory", &*e)));
+    let ways = [
+        ("pinned memory", Mode::Off, false),
+        ("cuFile", Mode::Require, false),
+        ("cuFile as it is", Mode::Require, true),
+    ];
+    rates.extend(ways.into_iter().map(|(way, mode, compat)| {
+        bench.tier(mode, compat).map_or_else(|e| none(way, &e), |rate| Rate { way: way.into(), ..rate })
+    }));
+    rates.push(bench.plain().unwrap_or_else(|e| none("plain read and copy", &e)));
+    Ok(rates)
+}
+
+fn none(way: &str, e: &dyn std::error::Error) -> Rate {
+    let note = e.source().map_or_else(|| e.to_string(), |source| format!("{e}: {source}"));
+    Rate { way: way.into(), out_per_s: 0.0, in_per_s: 0.0, cpu_s_per_gb: 0.0, note }
+}
+
+struct Bench<'a> {
+    config: &'a RatesConfig,
+    gpu: Gpu,
+    stream: Stream,
+    memory: Arena,
+}
+
+/// A clock of the wall and of this process.
+struct Clock(Instant, f64);
+
+fn cpu_s() -> f64 {
+    let used = getrusage(UsageWho::RUSAGE_SELF);
+    used.map_or(0.0, |used| (used.user_time() + used.system_time()).num_microseconds() as f64 / 1e6)
+}
+
+impl Clock {
+    fn start() -> Self {
+        Clock(Instant::now(), cpu_s())
+    }
+
+    /// Bytes a second, and seconds of CPU for each 10^9 bytes.
+    fn stop(self, bytes: usize) -> (f64, f64) {
+        let (wall, cpu) = (self.0.elapsed().as_secs_f64(), cpu_s() - self.1);
+        (bytes as f64 / wall.max(1e-9), cpu / (bytes as f64 / 1e9))
+    }
+}
+
+impl Bench<'_> {
+    fn bytes(&self) -> usize {
+        self.config.chunks * self.config.chunk_bytes
+    }
+
+    /// Fills the GPU's memory with what no disk can make less of.
+    fn fill(&self) -> Result<(), kvtier_mem::Error> {
+        let mut bytes = vec![0; self.config.chunk_bytes];
+        noise(&mut bytes);
+        let mut leases: Vec<_> = (0..AT_ONCE).map(|_| self.memory.lease(bytes.len())).collect::<Result<_, _>>()?;
+        leases.iter_mut().try_for_each(|lease| self.stream.upload(&bytes, lease, 0, || ()))
+    }
+}
+
+fn noise(bytes: &mut [u8]) {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for word in bytes.chunks_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+    }
+}

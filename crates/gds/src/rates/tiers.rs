@@ -1,0 +1,114 @@
+//! Through a tier.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
+use kvtier_core::{Ctx, Digest, Error, ErrorKind, Key, Load, Loaded, Namespace, Observe, Save, Saved, Tier};
+use kvtier_mem::Lease;
+
+use super::{AT_ONCE, Bench, Clock, Rate};
+use crate::{GdsTier, Mode};
+
+/// How many batches are under way at once: while one is waited for, another moves.
+const BATCHES: usize = 2;
+
+fn ctx() -> Ctx {
+    Ctx::within(Duration::from_secs(120))
+}
+
+impl Bench<'_> {
+    fn key(n: usize) -> Key {
+        let hash = ChunkHash::new(Digest::of("kvtier rates", &n.to_le_bytes()).as_bytes());
+        let id = ObjectKey { model: "rates".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
+        Key::new(Arc::new(Namespace::new("rates", Digest::default())), KeyId::Object(id))
+    }
+
+    pub(super) fn tier(&self, mode: Mode, compat: bool) -> Result<Rate, Error> {
+        let mut config = self.config.tier.clone();
+        let dir = config.disk.path.join("kvtier-rates");
+        config.disk.path = dir.clone();
+        config.disk.capacity_bytes = 2 * (self.bytes() + self.config.chunk_bytes) as u64 + (1 << 20);
+        config.staging_bytes = config.staging_bytes.max(2 * self.config.chunk_bytes);
+        (config.mode, config.compat, config.gpu) = (mode, compat, Some(self.config.gpu));
+        let opened =
+            std::fs::create_dir_all(&dir).map_err(|e| Error::new(ErrorKind::Io, "no directory").with_source(e));
+        let rate = opened.and_then(|()| GdsTier::open(config)).and_then(|tier| {
+            tier.register_gpu(&self.memory);
+            self.through(&tier)
+        });
+        let _ = std::fs::remove_dir_all(&dir);
+        rate
+    }
+
+    /// All chunks out and in, some at once; before that one more, since the tier makes its pinned memory at the first.
+    fn through(&self, tier: &GdsTier) -> Result<Rate, Error> {
+        let all = self.config.chunks;
+        self.save(tier, all..all + 1)?;
+        self.load(tier, all..all + 1)?;
+        let clock = Clock::start();
+        self.save(tier, 0..all)?;
+        let (out_per_s, _) = clock.stop(self.bytes());
+        let clock = Clock::start();
+        self.load(tier, 0..all)?;
+        let (in_per_s, cpu_s_per_gb) = clock.stop(self.bytes());
+        let note = tier.status().reasons.into_iter().next().unwrap_or_default();
+        Ok(Rate { way: String::new(), out_per_s, in_per_s, cpu_s_per_gb, note })
+    }
+
+    fn save(&self, tier: &GdsTier, chunks: Range<usize>) -> Result<(), Error> {
+        let submit = |some: Range<usize>| {
+            let save = |n| {
+                let mut lease = self.lease()?;
+                lease.assume_filled(self.config.chunk_bytes);
+                Ok(Save { key: Self::key(n), from: vec![lease.freeze()] })
+            };
+            Ok(tier.save(&ctx(), some.map(save).collect::<Result<_, Error>>()?))
+        };
+        batches(chunks, submit, |ticket| {
+            ticket.wait().into_iter().try_for_each(|done| match done.result? {
+                Saved::Stored => Ok(()),
+                other => Err(Error::new(ErrorKind::Full, format!("a chunk was not stored: {other:?}"))),
+            })
+        })
+    }
+
+    fn load(&self, tier: &GdsTier, chunks: Range<usize>) -> Result<(), Error> {
+        let submit = |some: Range<usize>| {
+            let load = |n| Ok(Load { key: Self::key(n), into: vec![self.lease()?] });
+            Ok(tier.load(&ctx(), some.map(load).collect::<Result<_, Error>>()?))
+        };
+        batches(chunks, submit, |ticket| {
+            ticket.wait().into_iter().try_for_each(|done| match done.result? {
+                Loaded::Hit { .. } => Ok(()),
+                other => Err(Error::new(ErrorKind::Corrupt, format!("a chunk was no hit: {other:?}"))),
+            })
+        })
+    }
+
+    /// GPU memory for a chunk.
+    fn lease(&self) -> Result<Lease, Error> {
+        let full = |e: kvtier_mem::Error| Error::new(ErrorKind::Full, "no GPU memory").with_source(e);
+        self.memory.lease(self.config.chunk_bytes).map_err(full)
+    }
+}
+
+/// Submits all chunks in batches, some batches ahead of the one that is waited for.
+fn batches<T>(
+    chunks: Range<usize>,
+    submit: impl Fn(Range<usize>) -> Result<T, Error>,
+    wait: impl Fn(T) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut under_way = VecDeque::new();
+    for start in chunks.clone().step_by(AT_ONCE / BATCHES) {
+        if under_way.len() == BATCHES
+            && let Some(first) = under_way.pop_front()
+        {
+            wait(first)?;
+        }
+        under_way.push_back(submit(start..chunks.end.min(start + AT_ONCE / BATCHES))?);
+    }
+    under_way.into_iter().try_for_each(wait)
+}
