@@ -162,5 +162,6 @@ pub fn fuzz(_: &mut Run) -> Result<Outcome> {
 
 fn tested(run: &mut Run, count: Count) -> Outcome {
     run.tests += count;
-    Outcome::Noted(format!("{} tests", count.passed))
+    let again = if count.again == 0 { String::new() } else { format!(", {} of them only by themselves", count.again) };
+    Outcome::Noted(format!("{} tests{again}", count.passed))
 }

@@ -13,8 +13,6 @@ use crate::workspace;
 const PACKAGE: &str = "nvidia-cufile==1.20.0.107";
 const WHEEL: Venv = Venv { name: "cufile", packages: &[PACKAGE], alone: true };
 const SHIM: &str = include_str!("modules.c");
-/// The longest that the tests may take, and what they build.
-const LIMIT_S: u64 = 30 * 60;
 
 /// Runs the GPU tier's suite over it; or says why not.
 pub fn test() -> Result<Result<Count, String>> {
@@ -22,12 +20,10 @@ pub fn test() -> Result<Result<Count, String>> {
         Ok(library) => library,
         Err(e) => return Ok(Err(format!("the Python package {PACKAGE} cannot be had: {e:#}"))),
     };
-    let tests =
-        Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct,kvtier/metrics --test real_cufile");
-    let mut tests = tests.env("KVTIER_CUFILE", text(&library)).limit_s(LIMIT_S);
+    let mut env = vec![("KVTIER_CUFILE", text(&library))];
     if !Path::new("/proc/modules").exists() {
         match shim() {
-            Ok(shim) => tests = tests.env("KVTIER_CUFILE_PRELOAD", text(&shim)),
+            Ok(shim) => env.push(("KVTIER_CUFILE_PRELOAD", text(&shim))),
             Err(e) => return Ok(Err(format!("there is no /proc/modules, and no C compiler to work around it: {e:#}"))),
         }
     }
@@ -36,9 +32,10 @@ pub fn test() -> Result<Result<Count, String>> {
         if !Path::new("/dev/shm").exists() {
             return Ok(Err("there is neither /run/udev nor a file system in memory".into()));
         }
-        tests = tests.env("TMPDIR", "/dev/shm");
+        env.push(("TMPDIR", "/dev/shm".into()));
     }
-    testing::run(&tests).map(Ok)
+    let env: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    testing::run_of("crates/gds", &["real_cufile"], &env).map(Ok)
 }
 
 /// The library in its environment, which is made now if it was not before.

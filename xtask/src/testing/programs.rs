@@ -1,6 +1,5 @@
-//! Running `cargo test` and knowing how many tests ran.
+//! Test programs, several at once.
 
-use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::mpsc::sync_channel;
@@ -9,52 +8,8 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::{Count, again, cores, workspace};
 use crate::sh::Cmd;
-
-/// How many tests passed, failed and were left out, over all test programs of one command.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    pub passed: u64,
-    pub failed: u64,
-    pub ignored: u64,
-}
-
-impl Count {
-    /// Reads libtest's closing line: `test result: ok. 5 passed; 0 failed; 1 ignored; ...`.
-    fn from_line(line: &str) -> Option<Count> {
-        let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
-        let number = |what: &str| {
-            let part = counts.split("; ").find(|part| part.ends_with(what))?;
-            part.split(' ').next()?.parse().ok()
-        };
-        Some(Count { passed: number(" passed")?, failed: number(" failed")?, ignored: number(" ignored")? })
-    }
-}
-
-impl AddAssign for Count {
-    fn add_assign(&mut self, other: Count) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.ignored += other.ignored;
-    }
-}
-
-/// What builds tests, always in the same way, so that they and all that they need are built once: libraries have the features that the whole
-/// workspace asks for.
-pub fn workspace() -> Cmd {
-    Cmd::new("cargo test --locked --workspace --features kvtier-s3/tls-direct,kvtier/metrics")
-}
-
-/// Runs a `cargo test` command, showing its output.
-pub fn run(cmd: &Cmd) -> Result<Count> {
-    let mut count = Count::default();
-    cmd.run_seeing(|line| {
-        if let Some(more) = Count::from_line(line) {
-            count += more;
-        }
-    })?;
-    Ok(count)
-}
 
 /// A test program and the folder of its crate, where it runs.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,8 +18,12 @@ struct Program {
     dir: PathBuf,
 }
 
+/// A program that failed, and its tests that may be run again; `None` where none may.
+type Failed<'a> = (&'a Program, Option<Vec<String>>);
+
 /// Builds what a `cargo test` command (without `--` and what follows) builds, and runs its programs with `args`, as many at once as there are
-/// cores, each with twice as many tests at once: many wait most of their time. Shows the output of each when it is done. All of them run, whatever fails.
+/// cores, each with twice as many tests at once: many wait most of their time. Shows the output of each when it is done. All of them run, whatever
+/// fails; few that failed are run again by themselves.
 pub fn run_at_once(cmd: &Cmd, args: &[&str], env: &[(&str, &str)]) -> Result<Count> {
     run_programs(&build(cmd)?, args, env)
 }
@@ -101,20 +60,43 @@ fn run_programs(programs: &[Program], args: &[&str], env: &[(&str, &str)]) -> Re
             println!("     Running {}\n{text}", program.path.display());
             text.lines().filter_map(Count::from_line).for_each(|more| count += more);
             if !passed {
-                failed.push(program.path.display().to_string());
+                failed.push((program, again::failures(&text)));
             }
         }
         Ok(())
     })?;
+    let failed = look_again(&mut count, failed, env)?;
     match failed.as_slice() {
         [] => Ok(count),
         failed => bail!("{} test programs failed: {}", failed.len(), failed.join(", ")),
     }
 }
 
-/// How many threads this machine runs at once.
-pub fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
+/// Gives the tests that failed their second look, one after the other, with nothing beside them. The programs that failed for good.
+fn look_again(count: &mut Count, failed: Vec<Failed>, env: &[(&str, &str)]) -> Result<Vec<String>> {
+    let tests_in_all = failed.iter().map(|(_, tests)| tests.as_ref().map_or(0, Vec::len)).sum();
+    let mut for_good = Vec::new();
+    for (program, tests) in failed {
+        let path = program.path.display();
+        let mut passes = tests.is_some() && again::allowed(tests_in_all);
+        for test in tests.into_iter().flatten() {
+            if !passes {
+                break;
+            }
+            println!("     Running {path} again: {test}");
+            let (success, text) = program.run(&[&test, "--exact"], env)?;
+            println!("{text}");
+            passes = again::passed(success, &text);
+            if passes {
+                println!("PASSED ONLY BY ITSELF: {test} of {path}; why it failed before is above");
+                (count.passed, count.failed, count.again) = (count.passed + 1, count.failed - 1, count.again + 1);
+            }
+        }
+        if !passes {
+            for_good.push(path.to_string());
+        }
+    }
+    Ok(for_good)
 }
 
 impl Program {
@@ -142,15 +124,6 @@ fn programs(messages: &str) -> Result<Vec<Program>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn closing_lines_are_read() {
-        let line = "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.00s";
-        assert_eq!(Count::from_line(line), Some(Count { passed: 5, failed: 0, ignored: 1 }));
-        let line = "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
-        assert_eq!(Count::from_line(line), Some(Count { passed: 1, failed: 2, ignored: 0 }));
-        assert_eq!(Count::from_line("test tests::closing ... ok"), None);
-    }
 
     #[test]
     fn test_programs_are_told_from_others() {
@@ -184,9 +157,16 @@ mod tests {
             let cmd = Cmd::new("sh -c").arg(format!("cat {}/messages", dir.display()));
             run_at_once(&cmd, &["only"], &[("SEEDS", "7")])
         };
-        assert_eq!(all(&[]).unwrap(), Count { passed: 4, failed: 0, ignored: 0 });
+        assert_eq!(all(&[]).unwrap(), Count { passed: 4, ..Count::default() });
         let error = all(&[script("c", "exit 3")]).unwrap_err().to_string();
         assert!(error.starts_with("1 test programs failed") && error.contains("/c"), "{error}");
+        // Of two tests one fails: always, or only beside the other.
+        let failed = "printf 'failures:\\n\\nfailures:\\n    t\\n\\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\\n'; exit 101";
+        let fails =
+            |when: &str| format!("if {when}; then {failed}; fi; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'");
+        assert!(all(&[script("d", &fails("true"))]).unwrap_err().to_string().contains("/d"));
+        let passed = all(&[script("d", &fails("test \"$*\" != 't --exact'"))]).unwrap();
+        assert_eq!(passed, Count { passed: 6, again: 1, ..Count::default() });
         std::fs::remove_dir_all(dir).unwrap();
     }
 }
