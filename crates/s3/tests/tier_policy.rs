@@ -274,4 +274,9 @@ fn requests_are_counted_as_they_are_charged() {
     assert_eq!(moved(&|| assert_eq!(world.suite.remove(&keys).removed, 1)), [0, 0, 0, 0, 1]);
     let name = world.name(&key);
     assert_eq!(moved(&|| drop(world.server.object(&name))), [0; 5]);
+    let (before, key) = (world.count("retries"), world.suite.key(3));
+    let name: &str = world.name(&key).leak();
+    world.server.script(Rule::next(Fault::Error(500, "InternalError")).method("PUT").containing(name));
+    assert_eq!(moved(&|| assert_eq!(world.save(&key, LEN), Saved::Stored)), [2, 0, 0, 0, 0]);
+    assert_eq!(world.count("retries") - before, 1);
 }

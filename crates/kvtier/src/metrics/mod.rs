@@ -197,6 +197,7 @@ const S3: &[Metric] = metrics! { "s3":
     Stable Ops errors "answers that were errors of the store or the way to it",
     Stable Ops throttled "ops turned away because too much was in flight",
     Stable Ops stranded "ops past their deadline whose memory was still in use",
+    Stable Ops retries "requests sent again after a failure of the store or the way to it",
     Stable Ops requests_put "requests that write, retries included, as they are charged",
     Stable Ops requests_list "requests that list, likewise",
     Stable Ops requests_get "requests that read, likewise",

@@ -342,6 +342,7 @@ impl Observe for S3Tier {
         let sent = self.shared.client.counts();
         // Retries are charged like any.
         counters.extend([
+            ("retries", sent.retries),
             ("requests_put", sent.requests_put),
             ("requests_list", sent.requests_list),
             ("requests_get", sent.requests_get),
