@@ -109,3 +109,86 @@ fn explain_knows_old_names_and_near_ones() {
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("cache_policy"));
 }
+
+#[test]
+fn a_password_in_a_url_is_in_no_error() {
+    let own = "remote_storage_plugins: [kv]\nextra_config:\n  remote_storage_plugin.kv.module_path: kvtier.lmcache\n  \
+        remote_storage_plugin.kv.url: redis://me:TOPSECRET@host:1\n";
+    for yaml in ["remote_url: redis://me:TOPSECRET@host:1\n", own] {
+        let (_dir, path) = file("kv.yaml", yaml);
+        let out = kvtier(&["config", "check", &path, "--json"], &[]);
+        let said = text(&out.stderr) + &text(&out.stdout);
+        assert_eq!(out.status.code(), Some(2));
+        assert!(said.contains("redis://***@host:1") && !said.contains("TOPSECRET"), "{said}");
+    }
+}
+
+#[test]
+fn what_a_plugin_uses_is_not_called_idle() {
+    let yaml = "remote_storage_plugins: [kv]\nextra_config:\n  remote_storage_plugin.kv.module_path: kvtier.lmcache\n  \
+        remote_storage_plugin.kv.url: s3://bucket\n  s3_region: eu-central-1\n";
+    let (_dir, path) = file("kv.yaml", yaml);
+    let said = text(&kvtier(&["config", "check", &path], &[]).stdout);
+    assert!(
+        said.contains("extra_config.s3_region") && said.contains("b.s3.eu") | said.contains("region eu-central-1"),
+        "{said}"
+    );
+    assert!(!said.contains("without effect"), "{said}");
+    let plugin = r#"{"type":"plugin","module_path":"kvtier.lmcache","class_name":"KvtierL2Adapter","adapter_params":{"type":"host","bytes":1}}"#;
+    let said = text(&kvtier(&["config", "check", "--l2-adapter", plugin], &[]).stdout);
+    assert!(said.contains("LMCache's own: the class") && !said.contains("warnings"), "{said}");
+}
+
+#[test]
+fn what_stands_beside_the_tiers_is_shown_with_its_source() {
+    let (_dir, path) = file(
+        "kv.yaml",
+        "tiers: [{type: host, bytes: 1MiB}]\ndirty_max: 1GiB\ncomputed_per_s: 2GiB\nprices: {per_1000_writes: 0.005}\n",
+    );
+    let said = text(&kvtier(&["config", "check", &path], &[]).stdout);
+    for part in ["dirty_max = \"1GiB\"  (", "computed_per_s = \"2GiB\"", "prices = {\"per_1000_writes\":0.005}"] {
+        assert!(said.contains(part), "no {part:?} in\n{said}");
+    }
+    let said = text(&kvtier(&["config", "check", &path, "--all"], &[]).stdout);
+    assert!(said.contains("name = \"stack\"  (default)"), "{said}");
+}
+
+#[test]
+fn what_would_not_open_is_refused_with_its_place_and_cause() {
+    for (name, body, parts) in [
+        ("a.json", r#"{"tiers":[{"type":"host","bytes":1,"write":"back"}]}"#, &["tiers[0]", "written through"][..]),
+        ("b.json", r#"{"tiers":[{"type":"host","bytes":-1}]}"#, &["tiers[0]", "-1 is no size"]),
+        (
+            "c.json",
+            r#"[{"type":"s3","s3_endpoint":"https://me:TOPSECRET@h/b","s3_region":"r"}]"#,
+            &["s3", "credentials in it"],
+        ),
+        ("d.toml", "[[tiers]]\ntype = 'host'\nbytes = TOPSECRET\n", &["d.toml", "line 3"]),
+        ("e.yaml", "max_local_cpu_size: -3\n", &["e.yaml", "max_local_cpu_size = -3", "above 0"]),
+    ] {
+        let (_dir, path) = file(name, body);
+        let out = kvtier(&["config", "check", &path], &[]);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{body}: {said}");
+        assert!(parts.iter().all(|part| said.contains(part)) && !said.contains("TOPSECRET"), "{body}: {said}");
+    }
+    let (_dir, path) = file("kv.yaml", "tier: [{type: host, bytes: 1MiB}]\n");
+    let said = text(&kvtier(&["config", "check", &path], &[]).stdout);
+    assert!(said.contains("did you mean \"tiers\"?"), "{said}");
+}
+
+#[test]
+fn explain_knows_every_place() {
+    for (key, part) in [
+        ("remote_storage_plugin.kvtier.fast.tiers", "the tiers of a plugin of ours"),
+        ("storage_plugin.kvtier.module_path", "in extra_config"),
+        ("tiers", "in the native form, beside `tiers`"),
+        ("trigger_watermark", "in the object eviction"),
+        ("compat", "in tiers file and gds"),
+        ("adapter_params", "in adapter plugin"),
+    ] {
+        let out = kvtier(&["config", "explain", key], &[]);
+        let said = text(&out.stdout);
+        assert!(out.status.success() && said.contains(part), "{key}: {said}{}", text(&out.stderr));
+    }
+}

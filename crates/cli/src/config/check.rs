@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kvtier::config::lmcache::{Finding, Source};
-use kvtier::config::{Read, Reading, Value};
+use kvtier::config::{Read, Reading, TierSpec, Value};
 use serde_json::{Map, Value as Json, json};
 
 use crate::BadInput;
@@ -46,17 +46,29 @@ pub fn run(args: &CheckArgs) -> Result<bool> {
         (None, []) => reading.environment(),
         (None, adapters) => reading.adapters(adapters),
     };
-    match read {
+    match read.and_then(reachable) {
         Ok(read) if args.json => crate::out::line(&as_json(&read, args.all).to_string()).map(|()| true),
         Ok(read) => print(&read, args.all).map(|()| true),
         Err(e) => {
             if args.json {
                 let kind = format!("{:?}", e.kind()).to_lowercase();
-                crate::out::line(&json!({ "error": e.to_string(), "kind": kind }).to_string())?;
+                let error = crate::cannot_open(e);
+                crate::out::line(&json!({ "error": error.0, "kind": kind }).to_string())?;
+                return Err(error.into());
             }
             Err(crate::cannot_open(e).into())
         }
     }
+}
+
+/// `Invalid` where a bucket is named so that nobody could ask for it: a name, a region, or nothing to sign is missing.
+fn reachable(read: Read) -> Result<Read, kvtier::core::Error> {
+    for tier in &read.config.tiers {
+        if let TierSpec::S3(spec) = tier {
+            spec.resolve()?;
+        }
+    }
+    Ok(read)
 }
 
 /// The settings worth showing: those that somebody set, and with `all` the defaults.
@@ -94,7 +106,8 @@ fn print(read: &Read, all: bool) -> Result<()> {
     for at in 0..read.config.tiers.len() {
         let facts = read.config.facts(at);
         let kind = facts.first().map_or(String::new(), |(_, kind)| kind.clone());
-        let facts: Vec<String> = facts.iter().skip(1).map(|(name, value)| format!("{name} {value}")).collect();
+        let facts = facts.iter().skip(1).filter(|(_, value)| !value.is_empty());
+        let facts: Vec<String> = facts.map(|(name, value)| format!("{name} {value}")).collect();
         crate::out::line(&format!("  {}. {kind}: {}", at + 1, facts.join(", ")))?;
     }
     Ok(())

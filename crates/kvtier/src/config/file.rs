@@ -10,7 +10,8 @@ use kvtier_file::{ChunkShape, Durability, EngineKind, FileConfig, FileTier, Layo
 use kvtier_index::{Compat, Quotas};
 use serde::{Deserialize, Deserializer};
 
-use super::tiers::{self, Size};
+use super::tiers;
+use super::value::Value;
 
 /// Files of a directory.
 #[derive(Clone, Debug, Deserialize)]
@@ -154,22 +155,18 @@ pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D:
 }
 
 fn capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Capacity, D::Error> {
-    let wrong = |text: &str| {
+    let given = Value::from(serde_json::Value::deserialize(from)?);
+    let wrong = || {
         serde::de::Error::custom(format!(
-            "{text:?} is no capacity; write a number of bytes, a text like \"512MiB\", or a share of the file system like \"80%\""
+            "{given} is no capacity; write a number of bytes, a text like \"512MiB\", or a share of the file system like \"80%\""
         ))
     };
     let share = |text: &str| {
         let percent: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
         (percent > 0.0 && percent <= 100.0).then_some(Capacity::Share(percent / 100.0))
     };
-    match Size::deserialize(from) {
-        Ok(Size::Number(n)) => Ok(Capacity::Bytes(n)),
-        Ok(Size::Text(text)) => {
-            share(&text).or_else(|| crate::bytes::parse(&text).map(Capacity::Bytes)).ok_or_else(|| wrong(&text))
-        }
-        Err(_) => Err(wrong("this")),
-    }
+    let given_share = given.as_text().and_then(share);
+    given_share.or_else(|| tiers::size(&given).map(Capacity::Bytes)).ok_or_else(wrong)
 }
 
 #[cfg(test)]
@@ -193,7 +190,7 @@ mod tests {
         assert_eq!(read("bytes", "7").unwrap(), Capacity::Bytes(7));
         for wrong in [r#""0%""#, r#""101%""#, r#""%""#, r#""NaN%""#, "-1", "true"] {
             let e = read("capacity", wrong).unwrap_err().to_string();
-            assert!(e.contains("80%") && e.contains("x.json"), "{wrong}: {e}");
+            assert!(e.contains("80%") && e.contains("x.json") && e.contains(&format!("{wrong} is no")), "{wrong}: {e}");
         }
     }
 

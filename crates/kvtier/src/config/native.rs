@@ -7,6 +7,7 @@ use super::adapter::{Adapter, Rules};
 use super::keys::adapter::TYPES;
 use super::value::Value;
 use super::{Config, TierSpec, near, rules, yaml};
+use crate::Rule;
 
 /// The types of tiers that no adapter of LMCache's is.
 const OURS: &[&str] = &["host", "file", "gds"];
@@ -27,11 +28,18 @@ pub(super) fn text(text: &str, name: &str) -> Result<Value, Error> {
             }
         }
         Some("toml") => {
-            let table = text.parse::<toml::Table>().map_err(|e| wrong("TOML", e.message().to_owned()))?;
+            let table = text.parse::<toml::Table>().map_err(|e| wrong("TOML", placed(&e, text)))?;
             serde_json::to_value(table).map(Value::from).map_err(|e| wrong("TOML", e.to_string()))
         }
         _ => serde_json::from_str::<serde_json::Value>(text).map(Value::from).map_err(|e| wrong("JSON", e.to_string())),
     }
+}
+
+/// What is wrong with a text of TOML, and where. The line itself, which may hold a secret, is not shown.
+fn placed(e: &toml::de::Error, text: &str) -> String {
+    let before = e.span().and_then(|span| text.get(..span.start));
+    let line = before.map_or(String::new(), |before| format!(" at line {}", before.matches('\n').count() + 1));
+    e.message().to_owned() + &line
 }
 
 /// A whole configuration.
@@ -48,7 +56,7 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
         Some(Value::Text(title)) if !title.is_empty() => Some(title.clone()),
         Some(other) => return Err(invalid(format!("{name}: name takes a text, not {other}"))),
     };
-    let (tiers, rules) = list(value, name)?
+    let (tiers, rules): (Vec<TierSpec>, Vec<Rule>) = list(value, name)?
         .iter()
         .enumerate()
         .map(|(at, spec)| {
@@ -60,6 +68,7 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
     let dirty_bytes_max = rules::size(value, "dirty_max", name)?;
     let computed_bytes_per_s = rules::size(value, "computed_per_s", name)?.map(|bytes| bytes as f64);
     let prices = rules::prices(value, name)?;
+    rules::check(&rules, computed_bytes_per_s, name)?;
     Ok(Config { tiers, rules, name: title, dirty_bytes_max, computed_bytes_per_s, prices })
 }
 

@@ -105,11 +105,12 @@ impl Reading {
         let value = native::text(text, name)?;
         let config = native::config(&value, name)?;
         let tiers = value.field("tiers").and_then(Value::as_list).unwrap_or_default();
-        let settings = tiers.iter().enumerate().flat_map(|(at, tier)| {
+        let tiers = tiers.iter().enumerate().flat_map(|(at, tier)| {
             let kind = tier.field("type").and_then(Value::as_text).unwrap_or_default();
             findings(kind, tier, &format!("tiers[{at}]"), name)
         });
-        Ok(Read { form: Form::Native, config, settings: settings.collect(), notes: Vec::new() })
+        let settings = beside(&value, name).chain(tiers).collect();
+        Ok(Read { form: Form::Native, config, settings, notes: Vec::new() })
     }
 
     fn adapters_of(&self, value: &Value, name: &str) -> Result<Read, Error> {
@@ -149,6 +150,12 @@ fn looks(text: &str, name: &str) -> Form {
     }
 }
 
+/// The stack's settings, which stand beside the tiers.
+fn beside<'a>(value: &'a Value, source: &'a str) -> impl Iterator<Item = Finding> {
+    let own = keys::all().filter(|key| key.form == Place::Stack && key.name != "tiers");
+    own.map(move |key| finding(key, key.name.to_owned(), value.field(key.name), source))
+}
+
 /// The settings of one tier: those written and those left out.
 fn findings(kind: &str, object: &Value, at: &str, source: &str) -> Vec<Finding> {
     let own = keys::all().filter(|key| match key.form {
@@ -160,21 +167,26 @@ fn findings(kind: &str, object: &Value, at: &str, source: &str) -> Vec<Finding> 
     });
     own.map(|key| {
         let given = object.field(key.name).or_else(|| object.field("capacity").filter(|_| key.name == "bytes"));
-        let hidden = given.is_some_and(|value| is_secret(key.name) && !value.is_null());
-        let why = match key.role {
-            Role::Used | Role::Extra | Role::Plugin => key.what.to_owned(),
-            Role::Engine => format!("LMCache's own: {}", key.what),
-            _ => format!("no effect: {}", key.what),
-        };
-        Finding {
-            key: format!("{at}.{}", key.name),
-            value: if hidden { Value::Text("***".into()) } else { given.map_or_else(|| fallback(key), Value::masked) },
-            source: if given.is_some() { Source::File(source.into()) } else { Source::Default },
-            used: key.role == Role::Used,
-            why,
-        }
+        finding(key, format!("{at}.{}", key.name), given, source)
     })
     .collect()
+}
+
+/// What became of one setting of a tier or a stack.
+fn finding(key: &keys::Key, name: String, given: Option<&Value>, source: &str) -> Finding {
+    let hidden = given.is_some_and(|value| is_secret(key.name) && !value.is_null());
+    let why = match key.role {
+        Role::Used | Role::Extra | Role::Plugin => key.what.to_owned(),
+        Role::Engine => format!("LMCache's own: {}", key.what),
+        _ => format!("no effect: {}", key.what),
+    };
+    Finding {
+        key: name,
+        value: if hidden { Value::Text("***".into()) } else { given.map_or_else(|| fallback(key), Value::masked) },
+        source: if given.is_some() { Source::File(source.into()) } else { Source::Default },
+        used: key.role == Role::Used,
+        why,
+    }
 }
 
 fn fallback(key: &keys::Key) -> Value {

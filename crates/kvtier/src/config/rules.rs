@@ -61,6 +61,17 @@ pub(super) fn size(stack: &Value, field: &str, name: &str) -> Result<Option<u64>
     bytes.ok_or_else(wrong).map(Some)
 }
 
+/// `Invalid` for what no stack can be, where it stands: a file that was checked opens.
+pub(super) fn check(rules: &[Rule], computed_bytes_per_s: Option<f64>, name: &str) -> Result<(), Error> {
+    if rules.first().is_some_and(|rule| rule.write != Write::Through) {
+        return Err(invalid(format!("{name}: tiers[0]: the first tier is written through; leave `write` out there")));
+    }
+    if computed_bytes_per_s == Some(0.0) {
+        return Err(invalid(format!("{name}: computed_per_s takes bytes above 0; leave it out where nobody knows")));
+    }
+    Ok(())
+}
+
 /// The price table beside the tiers; all is for nothing where there is none.
 pub(super) fn prices(stack: &Value, name: &str) -> Result<Prices, Error> {
     let mut prices = Prices::new();
@@ -138,7 +149,7 @@ mod tests {
             assert!(error.contains(says), "{tier}{beside}: {error}");
         }
         let first = r#"{"tiers":[{"type":"host","bytes":"1MiB","write":"back"},{"type":"host","bytes":"1MiB"}]}"#;
-        let error = Config::from_json(first, "x.json").unwrap().open().unwrap_err().to_string();
-        assert!(error.contains("written through"), "{error}");
+        let error = Config::from_json(first, "x.json").unwrap_err().to_string();
+        assert!(error.contains("x.json: tiers[0]: the first tier is written through"), "{error}");
     }
 }

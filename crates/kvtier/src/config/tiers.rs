@@ -12,6 +12,7 @@ use super::GdsSpec;
 use super::opened::Opened;
 #[cfg(feature = "s3")]
 use super::s3::S3Spec;
+use super::value::Value;
 #[cfg(feature = "file")]
 use super::{Capacity, FileSpec};
 use super::{native, rules};
@@ -145,12 +146,13 @@ impl Config {
     pub fn open_with(&self, wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>) -> Result<Opened, Error> {
         let mut started = Started::default();
         let mut shown = Vec::with_capacity(self.tiers.len() + 1);
+        let named = self.named();
         let mut open = |spec| {
             let (tier, meter) = Measured::around(started.open(spec)?);
             shown.push(Shown::new(Arc::clone(&tier)).with_meter(meter).with_prices(self.prices));
             Ok(wrap(tier))
         };
-        let tiers = self.tiers.iter().map(&mut open).collect::<Result<Vec<_>, Error>>()?;
+        let tiers = named.iter().map(&mut open).collect::<Result<Vec<_>, Error>>()?;
         let top: Arc<dyn Tier> = match tiers.as_slice() {
             [] => return Err(Error::new(ErrorKind::Invalid, "a configuration without a tier; add one")),
             [one] if self.rule(0) == Rule::new() && self.computed_bytes_per_s.is_none() => Arc::clone(one),
@@ -174,6 +176,21 @@ impl Config {
         })
     }
 
+    /// The tiers, each with a name of its own: of those that are called the same the second is `file-2`. Metrics tell tiers by their names.
+    fn named(&self) -> Vec<TierSpec> {
+        let mut tiers = self.tiers.clone();
+        let mut taken: Vec<String> = self.tiers.iter().map(TierSpec::name).collect();
+        for at in 1..tiers.len() {
+            let name = taken[at].clone();
+            if taken[..at].contains(&name) {
+                let free = (2..).map(|n| format!("{name}-{n}")).find(|other| !taken.contains(other));
+                taken[at] = free.unwrap_or(name);
+                tiers[at].rename(&taken[at]);
+            }
+        }
+        tiers
+    }
+
     fn rule(&self, at: usize) -> Rule {
         self.rules.get(at).copied().unwrap_or_default()
     }
@@ -190,7 +207,7 @@ impl Config {
 
     /// What tier `at` is, fact by fact, and what is asked of it as a part of the stack.
     pub fn facts(&self, at: usize) -> Vec<(&'static str, String)> {
-        let mut facts = self.tiers.get(at).map(TierSpec::facts).unwrap_or_default();
+        let mut facts = self.named().get(at).map(TierSpec::facts).unwrap_or_default();
         facts.extend(rules::describe(&self.rule(at)));
         facts
     }
@@ -202,6 +219,23 @@ impl Config {
 }
 
 impl TierSpec {
+    fn name(&self) -> String {
+        let fact = self.facts().into_iter().find(|(what, _)| *what == "name");
+        fact.map(|(_, name)| name).unwrap_or_default()
+    }
+
+    fn rename(&mut self, own: &str) {
+        match self {
+            TierSpec::Host { name, .. } => *name = Some(own.to_owned()),
+            #[cfg(feature = "file")]
+            TierSpec::File(spec) => spec.name = Some(own.to_owned()),
+            #[cfg(feature = "gds")]
+            TierSpec::Gds(spec) => spec.file.name = Some(own.to_owned()),
+            #[cfg(feature = "s3")]
+            TierSpec::S3(spec) => own.clone_into(&mut spec.name),
+        }
+    }
+
     /// Where it notes whose chunks its medium holds.
     fn namespace(&mut self) -> Option<&mut Option<Arc<Namespace>>> {
         match self {
@@ -310,27 +344,35 @@ pub(super) fn compat<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Compat
     (fits(watermark) && fits(ratio)).then_some(Some(Compat::new().with(watermark, ratio))).ok_or_else(wrong)
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub(super) enum Size {
-    Number(u64),
-    Text(String),
+/// A number of bytes, or a text that says one.
+pub(super) fn size(given: &Value) -> Option<u64> {
+    match given {
+        Value::Int(n) => u64::try_from(*n).ok(),
+        Value::Text(text) => crate::bytes::parse(text),
+        _ => None,
+    }
 }
 
 pub(super) fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    let wrong = |text: &str| {
-        serde::de::Error::custom(format!("{text:?} is no size; write a number of bytes or a text like \"512MiB\""))
-    };
-    match Size::deserialize(from) {
-        Ok(Size::Number(n)) => Ok(n),
-        Ok(Size::Text(text)) => crate::bytes::parse(&text).ok_or_else(|| wrong(&text)),
-        Err(_) => Err(wrong("this")),
-    }
+    let given = Value::from(serde_json::Value::deserialize(from)?);
+    let wrong =
+        || serde::de::Error::custom(format!("{given} is no size; write a number of bytes or a text like \"512MiB\""));
+    size(&given).ok_or_else(wrong)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tiers_that_are_called_the_same_are_told_apart() {
+        let text = r#"{"tiers":[{"type":"host","bytes":1},{"type":"host","bytes":1,"name":"host-2"},{"type":"host","bytes":1}]}"#;
+        let config = Config::from_json(text, "x.json").unwrap();
+        let opened = config.open().unwrap();
+        let names: Vec<_> = opened.tiers.iter().map(|tier| tier.caps().name.to_string()).collect();
+        assert_eq!(names, ["host", "host-2", "host-3"]);
+        assert_eq!(config.facts(2)[1], ("name", "host-3".to_owned()));
+    }
 
     #[test]
     fn a_configuration_is_read_and_wrong_ones_say_what_and_where() {
@@ -342,7 +384,8 @@ mod tests {
             (r#"{"tiers":[]}"#, "empty"),
             (r#"{"tiers":[{"type":"host","bytes":1,"byte":2}]}"#, "byte"),
             (r#"{"tiers":[{"type":"hots","bytes":1}]}"#, "did you mean \"host\"?"),
-            (r#"{"tiers":[{"type":"host","bytes":"lots"}]}"#, "lots"),
+            (r#"{"tiers":[{"type":"host","bytes":"lots"}]}"#, "\"lots\" is no size"),
+            (r#"{"tiers":[{"type":"host","bytes":-1}]}"#, "-1 is no size"),
             #[cfg(feature = "file")]
             (r#"{"tiers":[{"type":"file","path":"/x","bytes":1,"layuot":"lmcache"}]}"#, "layuot"),
             (r#"{"tiers":[{"type":"host","bytes":1,"compat":{"watermark":2}}]}"#, "from 0 to 1"),

@@ -116,13 +116,9 @@ impl Adapter {
             .map(|name| format!("{name}: unknown, and ignored as LMCache does{}", self.fields.hint(name)))
             .collect();
         let eviction = self.eviction.iter().flat_map(|fields| &fields.all);
-        for field in self.fields.all.iter().chain(eviction).filter(|field| field.given) {
-            match field.key.role {
-                Role::Ignored => notes.push(format!("{}: no effect: {}", field.key.name, field.key.what)),
-                Role::Engine => notes.push(format!("{}: LMCache's own: {}", field.key.name, field.key.what)),
-                _ => {}
-            }
-        }
+        let fields = self.fields.all.iter().chain(eviction).filter(|field| field.given);
+        let idle = fields.filter(|field| field.key.role == Role::Ignored);
+        notes.extend(idle.map(|field| format!("{}: no effect: {}", field.key.name, field.key.what)));
         notes
     }
 

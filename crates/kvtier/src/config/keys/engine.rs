@@ -1,7 +1,7 @@
 //! LMCache's settings (0.5.6), and what earlier versions called them.
 
 use super::Form::{Engine as InEngine, Extra as InExtra};
-use super::Kind::{Bool, Dict, Float, Floats, Int, Ints, Locations, Mode, Paths, Text, Texts};
+use super::Kind::{Bool, Dict, Float, Floats, Int, Ints, Locations, Mode, Paths, Text, Texts, Tiers};
 use super::Role::{Engine, Extra, Gds, Ignored, Plugin, Refused, Used};
 use super::{Key, Kind, Role, at};
 
@@ -157,6 +157,11 @@ pub(super) const EXTRA: &[Key] = &[
     extra("remote_enable_mla_worker_id_as0", Bool, "false", Engine, "how chunks of MLA models are named"),
     extra("audit_backend_enabled", Bool, "false", Refused, "the audit backend is not ours"),
     extra("enable_nixl_storage", Bool, "false", Refused, "the NIXL backend is not ours"),
+    extra("remote_storage_plugin.<name>.module_path", Text, "null", Used, "the Python module of a plugin in `remote_storage_plugins`; `kvtier` and what is below it are ours; the same under `storage_plugin.<name>` for `storage_plugins`"),
+    extra("remote_storage_plugin.<name>.class_name", Text, "null", Engine, "the class of that plugin"),
+    extra("remote_storage_plugin.<name>.tiers", Tiers, "null", Used, "ours: the tiers of a plugin of ours, in the native form"),
+    extra("remote_storage_plugin.<name>.url", Text, "null", Used, "ours: instead of `.tiers`, what `remote_url` would be"),
+    extra("remote_storage_plugin.<name>.base_path", Text, "null", Used, "the directory of LMCache's plugin `fs`"),
 ];
 
 /// Older names that LMCache 0.5.6 itself knows, by its table of aliases. It reads only those that it also calls deprecated.

@@ -91,6 +91,8 @@ pub enum Kind {
     Object,
     /// A list of tiers.
     Tiers,
+    /// True or false, or a mapping of `watermark` and `ratio`.
+    Marks,
 }
 
 /// What becomes of a setting.
@@ -139,7 +141,16 @@ pub fn named(name: &str) -> Vec<&'static Key> {
     let plain = name.strip_prefix("LMCACHE_").map(str::to_lowercase);
     let name = plain.as_deref().unwrap_or(name);
     let name = old_name(name).unwrap_or(name);
+    let plugin = of_plugin(name);
+    let name = plugin.as_deref().unwrap_or(name);
     all().filter(|key| key.name == name).collect()
+}
+
+/// A setting of a plugin, by the name that the table has for those of all plugins.
+fn of_plugin(name: &str) -> Option<String> {
+    let own = name.strip_prefix("remote_").unwrap_or(name).strip_prefix("storage_plugin.")?;
+    let (plugin, what) = own.rsplit_once('.')?;
+    (!plugin.is_empty()).then(|| format!("remote_storage_plugin.<name>.{what}"))
 }
 
 /// The setting whose name is nearest to `name`, if one is near enough to be meant.
@@ -180,6 +191,7 @@ impl Kind {
             Kind::Amount => "a number, 0 or more",
             Kind::Object => "a mapping",
             Kind::Tiers => "a list of tiers",
+            Kind::Marks => "true or false, or a mapping",
         }
     }
 }
@@ -204,10 +216,13 @@ impl fmt::Display for Form {
         match self {
             Form::Engine => f.write_str("LMCache's file or environment"),
             Form::Extra => f.write_str("extra_config"),
-            Form::Adapter => f.write_str("every tier"),
+            Form::Adapter => f.write_str("every tier but host, file and gds"),
+            Form::Of("eviction") => f.write_str("the object eviction"),
+            Form::Of("file") => f.write_str("tiers file and gds"),
+            Form::Of(kind @ ("plugin" | "native_plugin")) => write!(f, "adapter {kind}"),
             Form::Of(kind) => write!(f, "tier {kind}"),
-            Form::Stack => f.write_str("beside tiers"),
-            Form::Level => f.write_str("every native tier"),
+            Form::Stack => f.write_str("the native form, beside `tiers`"),
+            Form::Level => f.write_str("the native form, every tier"),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Form::{Level, Of, Stack};
 use super::Key;
-use super::Kind::{Int, Name, Object, Positive, Size, Switch, Text, Tiers, Word};
+use super::Kind::{Int, Marks, Name, Object, Positive, Size, Switch, Text, Tiers, Word};
 use super::Role::Used;
 use super::{Form, at};
 
@@ -14,11 +14,13 @@ const POLICY: &str = "which chunks go first: `default`, `lru`, `mru`, `fifo`, `l
 
 const QUOTAS: &str = "how much each tenant (cache salt) may have, as sizes by tenant, `*` for every other salt (chunks without one, or whose salt nobody knows, are the tenant of the empty name); above it the tenant's own chunks go, by whatever policy; when room is short what is above a quota goes first, and then the policy says whose, `isolated-lru` those of the tenant with the most";
 
+const COMPAT: &str = "evicts to the letter as LMCache does: once a second, at `watermark` (0.8) a share `ratio` (0.2) of all chunks; `true`, or a mapping of these two";
+
 const FAIR: &str = "whether a tenant that `quotas` names is sure of its quota, or where they add up to more than the cap of its part of that: when room is short, chunks of tenants that have more than theirs go first, and of those that it does not name";
 
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
-    at(Stack, ("tiers", Tiers), "", Used, "the tiers, the first the fastest: objects of type `host`, `file`, `s3`, `fs`, `fs_native` or `raw_block`"),
+    at(Stack, ("tiers", Tiers), "", Used, "the tiers, the first the fastest: objects of type `host`, `file`, `gds`, `s3`, `fs`, `fs_native` or `raw_block`"),
     at(Stack, ("name", Name), "stack", Used, "the stack's name in errors and reports, where there are several tiers"),
     at(Stack, ("dirty_max", Size), "256MiB", Used, "the most bytes that wait to be written to tiers with `write: back` or `spill`; a save that would be more waits, and what a tier gives up beyond is lost"),
     at(Stack, ("computed_per_s", Size), "null", Used, "how many bytes of KV cache the engine computes in a second (prefill tokens a second, times the bytes of a token): what would take longer to load, as measured, is a miss"),
@@ -30,6 +32,7 @@ pub(super) const KEYS: &[Key] = &[
     at(HOST, ("policy", Word), "default", Used, POLICY),
     at(HOST, ("quotas", Object), "null", Used, QUOTAS),
     at(HOST, ("fair", Switch), "false", Used, FAIR),
+    at(HOST, ("compat", Marks), "false", Used, COMPAT),
     at(HOST, ("name", Name), "host", Used, "the tier's name in errors and reports"),
     at(FILE, ("path", Name), "", Used, "the directory; made if it is not there, refused if it is somebody else's"),
     at(FILE, ("bytes", Size), "", Used, "the cap; also spelled `capacity`; here it may also be a share of the file system, such as `80%`"),
@@ -44,6 +47,7 @@ pub(super) const KEYS: &[Key] = &[
     at(FILE, ("policy", Word), "default", Used, POLICY),
     at(FILE, ("quotas", Object), "null", Used, QUOTAS),
     at(FILE, ("fair", Switch), "false", Used, FAIR),
+    at(FILE, ("compat", Marks), "false", Used, COMPAT),
     at(FILE, ("name", Text), "file", Used, "the tier's name in errors and reports"),
     at(GDS, ("cufile", Word), "auto", Used, "whether loads go straight to the GPU by cuFile: `off`; `auto`, where it works; `require`, and a tier that cannot is not opened; see GDS.md"),
     at(GDS, ("proof", Word), "always", Used, "which loads by cuFile are compared with their checksums: `always`; `sample`, one in 16; `off`; loads through pinned memory always are; `verify` with one of these words says the same"),

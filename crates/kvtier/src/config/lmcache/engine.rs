@@ -281,7 +281,8 @@ impl Reading {
             let hint = match new.or(keys::old_name(&name)) {
                 Some(new) => format!("; it is called {new} now"),
                 None if name == "nixl_peer_port" => "; it is gone".into(),
-                None => near::hint(&name, keys::of_engine().iter().map(|key| key.name)),
+                // Our own form is known by `tiers`: who spelled that otherwise is here.
+                None => near::hint(&name, keys::of_engine().iter().map(|key| key.name).chain(["tiers"])),
             };
             self.config.note(&name, from, format!("unknown, and ignored as LMCache does{hint}"));
         }

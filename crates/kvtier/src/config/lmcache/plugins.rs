@@ -40,6 +40,13 @@ pub(super) fn tiers(config: &LmcacheConfig) -> Result<Vec<TierSpec>, Error> {
     Ok(tiers)
 }
 
+/// The URLs of the plugins that are ours, for what is said of settings that they use.
+pub(super) fn urls(config: &LmcacheConfig) -> impl Iterator<Item = &str> {
+    let all = KINDS.iter().flat_map(|(list, kind)| names(config, list).map(move |name| format!("{kind}.{name}")));
+    let ours = all.filter(|plugin| is_us(config.extra(&format!("{plugin}.module_path"))));
+    ours.filter_map(|plugin| config.extra(&format!("{plugin}.url"))?.as_text())
+}
+
 /// Whether a name under `extra_config` is a setting of a plugin that we read.
 pub(super) fn is_ours(config: &LmcacheConfig, key: &str) -> bool {
     KINDS.iter().any(|(list, kind)| {

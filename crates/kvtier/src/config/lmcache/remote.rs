@@ -7,7 +7,7 @@ use super::{python, stack};
 use crate::config::TierSpec;
 use crate::config::adapter::{Adapter, Rules};
 use crate::config::keys::{Form, Kind, all};
-use crate::config::value::Value;
+use crate::config::value::{Value, mask_url};
 
 /// The tier of `remote_url`, if there is one.
 pub(super) fn tier(config: &LmcacheConfig) -> Result<Option<TierSpec>, Error> {
@@ -20,7 +20,9 @@ pub(super) fn of_url(config: &LmcacheConfig, url: &str, name: &str) -> Result<Ti
     match url.split_once("://") {
         Some(("s3", _)) => s3(config, url),
         Some(("fs", rest)) => fs(config, rest),
-        _ => Err(config.unsupported(name, &format!("{url}: no tier speaks that; s3:// and fs:// have one"))),
+        _ => {
+            Err(config.unsupported(name, &format!("{}: no tier speaks that; s3:// and fs:// have one", mask_url(url))))
+        }
     }
 }
 

@@ -52,6 +52,10 @@ impl LmcacheConfig {
         config.tiers.extend(remote::tier(self)?);
         config.tiers.extend(plugins::tiers(self)?);
         if config.tiers.is_empty() {
+            if self.value("local_cpu").as_bool() == Some(true) {
+                let what = "no room for the host tier, and no other tier is named; set it above 0, or local_disk or remote_url";
+                return Err(self.wrong("max_local_cpu_size", what));
+            }
             let what = "these settings name no tier; set local_cpu: true, local_disk or remote_url";
             return Err(Error::new(ErrorKind::Invalid, what));
         }
@@ -217,6 +221,7 @@ impl LmcacheConfig {
     /// Whether a setting that is set decides about the tiers, and how or why not.
     fn fate(&self, key: &keys::Key) -> (bool, String) {
         let remote = self.value("remote_url").as_text().unwrap_or_default();
+        let urls = || plugins::urls(self).chain([remote]);
         let idle = |what: &str| (false, format!("{}, but {what}", key.what));
         match (key.role, key.name) {
             (Role::Used, "max_local_cpu_size") if self.value("local_cpu").as_bool() != Some(true) => {
@@ -225,11 +230,12 @@ impl LmcacheConfig {
             (Role::Used, "max_local_disk_size" | "local_disk_path_sharding") if self.value("local_disk").is_null() => {
                 idle("there is no local_disk")
             }
-            (Role::Used, "blocking_timeout_secs" | "remote_serde") if remote.is_empty() => {
-                idle("there is no remote_url")
+            (Role::Used, "blocking_timeout_secs") if urls().all(str::is_empty) => {
+                idle("there is no remote_url, nor a plugin's url")
             }
-            (Role::Used, name) if name.starts_with("s3_") && !remote.starts_with("s3://") => {
-                idle("remote_url names no bucket")
+            (Role::Used, "remote_serde") if remote.is_empty() => idle("there is no remote_url"),
+            (Role::Used, name) if name.starts_with("s3_") && !urls().any(|url| url.starts_with("s3://")) => {
+                idle("neither remote_url nor a plugin's url names a bucket")
             }
             (Role::Used | Role::Extra, _) => (true, key.what.into()),
             (Role::Plugin, _) => (true, key.what.into()),
