@@ -2,11 +2,11 @@
 
 use std::io::{self, ErrorKind, Write};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 /// Prints a line.
 pub fn line(text: &str) -> Result<()> {
-    Ok(writeln!(io::stdout().lock(), "{text}")?)
+    writeln!(io::stdout().lock(), "{text}").context("cannot write to standard output")
 }
 
 /// Whether the reader of our output had enough (`| head`): no fault of the run.

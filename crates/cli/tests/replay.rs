@@ -232,7 +232,7 @@ fn bad_input_says_what_where_and_what_to_do_and_ends_with_2() {
     fs::write(path("mine/letter.txt"), "dear").unwrap();
     let (bad, empty, cut, none, mine) =
         (path("bad.jsonl"), path("empty.jsonl"), path("cut.bin"), path("none.jsonl"), path("mine"));
-    let cases: [(&[&str], &[&str]); 9] = [
+    let cases: [(&[&str], &[&str]); 10] = [
         (&[&zero], &["none.bin", "holds no request"]),
         (&[&blank], &["blank.bin", "request 1", "no block"]),
         (&[&none], &["none.jsonl", "check the path"]),
@@ -242,6 +242,7 @@ fn bad_input_says_what_where_and_what_to_do_and_ends_with_2() {
         (&["--path", &mine], &["mine", "letter.txt", "choose an empty directory"]),
         (&["--chunk-bytes", "many"], &["--chunk-bytes", "256KiB"]),
         (&["--config", &none], &["none.jsonl", "configuration"]),
+        (&["--requests", "0"], &["--requests 0"]),
     ];
     for (args, says) in cases {
         let out = kvtier(&[&["replay"], args].concat()).output().unwrap();
@@ -250,7 +251,13 @@ fn bad_input_says_what_where_and_what_to_do_and_ends_with_2() {
         assert_eq!(text.trim_end().lines().count(), 1, "{text}");
         assert!(says.iter().all(|s| text.contains(s)), "{args:?}: {text}");
     }
-    assert_eq!(fs::read_dir(mine).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&mine).unwrap().count(), 1);
+    // A configuration says where and how large its tiers are: what contradicts it is not passed over.
+    for own in [["--path", &mine], ["--host-bytes", "1MiB"], ["--file-bytes", "1MiB"]] {
+        let out = kvtier(&[&["replay", "--config", &none], &own[..]].concat()).output().unwrap();
+        let text = String::from_utf8(out.stderr).unwrap();
+        assert!(out.status.code() == Some(2) && text.contains("cannot be used with"), "{own:?}: {text}");
+    }
 }
 
 #[test]

@@ -128,9 +128,13 @@ fn equal_seeds_make_equal_traces_and_bad_arguments_say_so() {
         (vec!["sim", "nowhere.jsonl"], "nowhere.jsonl"),
         (vec!["gen-trace", "chat", "--turns", "0"], "--turns"),
         (vec!["gen-trace", "chat", "--prompts", "0"], "--prompts"),
+        (vec!["sim", &trace, "--requests", "0"], "--requests 0"),
     ] {
         let Output { status, stderr, .. } = kvtier(&args);
         assert_eq!(status.code(), Some(2), "{args:?}");
         assert!(String::from_utf8_lossy(&stderr).contains(says), "{args:?}: {}", String::from_utf8_lossy(&stderr));
     }
+    let full = kvtier(&["gen-trace", "chat", "--requests", "5", "--out", "/dev/full"]);
+    let said = String::from_utf8_lossy(&full.stderr);
+    assert!(full.status.code() == Some(1) && said.contains("/dev/full: No space"), "{said}");
 }

@@ -91,8 +91,10 @@ impl Args {
 /// Writes the trace.
 pub fn run(args: &Args) -> Result<()> {
     let shape = args.shape()?;
+    let name = args.out.as_ref().map_or("standard output".into(), |path| path.display().to_string());
+    let to = || format!("cannot write to {name}");
     let out: Box<dyn Write> = match &args.out {
-        Some(path) => Box::new(File::create(path).with_context(|| format!("cannot write to {}", path.display()))?),
+        Some(path) => Box::new(File::create(path).with_context(to)?),
         None => Box::new(std::io::stdout().lock()),
     };
     let mut out = BufWriter::new(out);
@@ -106,7 +108,7 @@ pub fn run(args: &Args) -> Result<()> {
             "output_length": tokens(request.answer),
             "hash_ids": request.blocks,
         });
-        writeln!(out, "{line}")?;
+        writeln!(out, "{line}").with_context(to)?;
     }
-    Ok(out.flush()?)
+    out.flush().with_context(to)
 }

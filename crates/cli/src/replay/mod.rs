@@ -44,13 +44,13 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The host tier's cap, without --config.
-    #[arg(long, default_value = "64MiB")]
+    #[arg(long, default_value = "64MiB", conflicts_with = "config")]
     host_bytes: String,
     /// The file tier's cap, without --config.
-    #[arg(long, default_value = "1GiB")]
+    #[arg(long, default_value = "1GiB", conflicts_with = "config")]
     file_bytes: String,
-    /// The file tier's directory, kept afterwards (default: a temporary one that is removed).
-    #[arg(long)]
+    /// The file tier's directory, without --config; kept afterwards (default: a temporary one that is removed).
+    #[arg(long, conflicts_with = "config")]
     path: Option<PathBuf>,
     /// Let files go when the cap of a kept directory is smaller than last time; without it the directory is refused.
     #[arg(long)]
@@ -86,6 +86,9 @@ impl Args {
 pub fn run(args: Args) -> Result<bool> {
     if args.concurrency == 0 || args.concurrency > 1024 {
         return Err(BadInput("--concurrency must be 1 to 1024".into()).into());
+    }
+    if args.requests == Some(0) {
+        return Err(BadInput("--requests 0 replays nothing; set it to 1 or more, or leave it out".into()).into());
     }
     let max = args.requests.unwrap_or(usize::MAX);
     let trace = match &args.trace {

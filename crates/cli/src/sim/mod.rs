@@ -96,6 +96,9 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     let rows = rows(&args.policy)?;
+    if args.requests == Some(0) {
+        return Err(BadInput("--requests 0 simulates nothing; set it to 1 or more, or leave it out".into()).into());
+    }
     let trace = crate::replay::trace::read(&args.trace, args.requests.unwrap_or(usize::MAX))?;
     let blocks = Blocks::of(&trace);
     let sizes = sizes(&args.sizes, blocks.distinct())?;
