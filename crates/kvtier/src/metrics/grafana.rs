@@ -39,12 +39,13 @@ const PANELS: &[(&str, &str, &[(&str, &str)])] = &[
     ("Evictions", "ops", &[("rate(kvtier_evicted_total[$__rate_interval])", "{{tier}}")]),
     ("Wrong bytes caught", "ops", &[("rate(kvtier_misses_total{reason=\"corrupt\"}[$__rate_interval])", "{{tier}}")]),
     (
-        "Faults: errors, throttled, stranded",
+        "Faults: errors, sent again, throttled, stranded",
         "ops",
         &[
             ("rate(kvtier_io_errors_total[$__rate_interval])", "{{tier}} errors"),
             ("rate(kvtier_errors_total[$__rate_interval])", "{{tier}} errors of the store"),
             ("rate(kvtier_tier_errors_total[$__rate_interval])", "{{tier}} errors of tiers"),
+            ("rate(kvtier_retries_total[$__rate_interval])", "{{tier}} requests sent again"),
             ("rate(kvtier_throttled_total[$__rate_interval])", "{{tier}} throttled"),
             ("rate(kvtier_stranded_total[$__rate_interval])", "{{tier}} stranded"),
         ],
