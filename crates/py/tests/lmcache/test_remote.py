@@ -6,8 +6,10 @@ import pathlib
 import time
 import unittest
 import uuid
+from types import SimpleNamespace
 
 import torch
+from kvtier.lmcache import remote
 from lmcache.v1.cache_engine import LMCacheEngineBuilder
 from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.gpu_connector import GPUConnectorInterface
@@ -235,6 +237,11 @@ class Remote(Engine):
             self.assertRegex("\n".join(log.output), says)
             self.assertNotIn("RemoteBackend-kvtier", engine.storage_manager.storage_backends)
             self.stop()
+
+    def test_a_password_in_a_url_is_not_said(self):
+        config = SimpleNamespace(extra_config={}, remote_url="redis://me:TOPSECRET@host:1")
+        with self.assertRaisesRegex(ValueError, r"'redis://\*\*\*@host:1'.*move it to"):
+            remote._settings(config, "kvtier")
 
 
 if __name__ == "__main__":

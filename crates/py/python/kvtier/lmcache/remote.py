@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -303,8 +304,9 @@ def _settings(config: LMCacheEngineConfig, name: str) -> dict[str, Any]:
     place = f"remote_storage_plugin.{name}"
     url = extra.get(f"{place}.url")
     if config.remote_url:
+        shown = re.sub("//[^/]*@", "//***@", str(config.remote_url))
         raise ValueError(
-            f"remote_url = {config.remote_url!r} starts LMCache's own connector beside ours, on the same store: move it to "
+            f"remote_url = {shown!r} starts LMCache's own connector beside ours, on the same store: move it to "
             f"extra_config[{place + '.url'!r}]"
         )
     if url is None and f"{place}.tiers" not in extra:
