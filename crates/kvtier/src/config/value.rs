@@ -125,10 +125,28 @@ impl Value {
     }
 }
 
+/// What names of secrets have in them. Other plugins' settings are printed too, so there are more than ours.
+const SECRETS: [&str; 11] = [
+    "secret",
+    "password",
+    "passwd",
+    "passphrase",
+    "token",
+    "access_key",
+    "api_key",
+    "apikey",
+    "private_key",
+    "credential",
+    "auth",
+];
+
+/// Settings of LMCache's that count tokens of a prompt.
+const COUNTS: [&str; 2] = ["min_retrieve_tokens", "blend_min_tokens"];
+
 /// Whether a setting of this name is not for everybody's eyes.
 pub(crate) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    ["secret", "password", "passwd", "token", "access_key", "credential"].iter().any(|part| name.contains(part))
+    SECRETS.iter().any(|part| name.contains(part)) && !COUNTS.contains(&name.as_str())
 }
 
 /// A URL without the password of its user.
@@ -191,5 +209,11 @@ mod tests {
             );
         }
         assert_eq!(mask_url("s3://bucket/a@b"), "s3://bucket/a@b");
+        for hidden in ["AWS_SESSION_TOKEN", "api_key", "ssl_passphrase", "tls.private_key", "authorization"] {
+            assert!(is_secret(hidden), "{hidden}");
+        }
+        for shown in ["min_retrieve_tokens", "blend_min_tokens", "chunk_size", "s3_region", "path"] {
+            assert!(!is_secret(shown), "{shown}");
+        }
     }
 }
