@@ -186,9 +186,35 @@ fn explain_knows_every_place() {
         ("trigger_watermark", "in the object eviction"),
         ("compat", "in tiers file and gds"),
         ("adapter_params", "in adapter plugin"),
+        ("capacity", "bytes, in tiers file and gds"),
     ] {
         let out = kvtier(&["config", "explain", key], &[]);
         let said = text(&out.stdout);
         assert!(out.status.success() && said.contains(part), "{key}: {said}{}", text(&out.stderr));
     }
+}
+
+#[test]
+fn what_a_plugin_asks_of_its_stack_counts_and_what_nobody_knows_is_said() {
+    let plugin = |params: &str| {
+        let object =
+            format!(r#"{{"type":"plugin","module_path":"kvtier.lmcache","class_name":"X","adapter_params":{params}}}"#);
+        let out = kvtier(&["config", "check", "--l2-adapter", &object], &[]);
+        text(&out.stdout) + &text(&out.stderr)
+    };
+    let tiers = r#""tiers":[{"type":"host","bytes":1},{"type":"host","bytes":1,"write":"back"}]"#;
+    let said = plugin(&format!(r#"{{{tiers},"dirty_max":"1GiB","timeout_seconds":5}}"#));
+    assert!(said.contains("write back"), "{said}");
+    let said = plugin(&format!(r#"{{{tiers},"dirty_mac":"1GiB"}}"#));
+    assert!(said.contains("adapter_params: dirty_mac") && said.contains("dirty_max"), "{said}");
+    let said = plugin(r#"{"type":"fs_native","base_path":"/x","max_capacity_gbb":1}"#);
+    assert!(said.contains("adapter_params: max_capacity_gbb: unknown") && said.contains("max_capacity_gb"), "{said}");
+    let (_dir, path) = file("kv.json", r#"{"tiers":[{"type":"host","bytes":1,"name":"mine"}]}"#);
+    let said = plugin(&format!(r#"{{"config":{path:?}}}"#));
+    assert!(said.contains("name mine"), "{said}");
+    let yaml = "local_cpu: false\nremote_storage_plugins: [kv]\nextra_config:\n  remote_storage_plugin.kv.module_path: kvtier.lmcache\n  \
+        remote_storage_plugin.kv.tiers: [{type: host, bytes: 1}, {type: host, bytes: 1, write: spill}]\n";
+    let (_dir, path) = file("kv.yaml", yaml);
+    let said = text(&kvtier(&["config", "check", &path], &[]).stdout);
+    assert!(said.contains("2. host: name host-2") && said.contains("write spill"), "{said}");
 }

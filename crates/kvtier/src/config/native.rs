@@ -72,11 +72,6 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
     Ok(Config { tiers, rules, name: title, dirty_bytes_max, computed_bytes_per_s, prices })
 }
 
-/// The tiers of a mapping that has them under `tiers`.
-pub(super) fn tiers(value: &Value, place: &str) -> Result<Vec<TierSpec>, Error> {
-    list(value, place)?.iter().enumerate().map(|(at, spec)| tier(spec, &format!("{place}: tiers[{at}]"))).collect()
-}
-
 fn list<'a>(value: &'a Value, place: &str) -> Result<&'a [Value], Error> {
     let list = value.field("tiers").and_then(Value::as_list);
     let list = list.ok_or_else(|| {

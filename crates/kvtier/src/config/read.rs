@@ -123,7 +123,7 @@ impl Reading {
     fn adapted(&self, adapters: Vec<Adapter>) -> Result<Read, Error> {
         let (mut config, mut settings, mut notes) = (Config::new(), Vec::new(), Vec::new());
         for adapter in &adapters {
-            config.tiers.extend(adapter.tiers()?);
+            config.append(adapter.config()?);
             let given =
                 adapter.fields().iter().map(|field| (field.key.name.to_owned(), field.value.clone(), field.given));
             let object =

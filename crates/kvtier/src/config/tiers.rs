@@ -104,6 +104,19 @@ impl Config {
         self
     }
 
+    /// Adds all of another configuration below what is there. Where both say how the stack is to be, this one counts.
+    pub(super) fn append(&mut self, below: Config) {
+        self.rules.resize(self.tiers.len(), Rule::new());
+        self.rules.extend(below.rules);
+        self.tiers.extend(below.tiers);
+        self.name = self.name.take().or(below.name);
+        self.dirty_bytes_max = self.dirty_bytes_max.or(below.dirty_bytes_max);
+        self.computed_bytes_per_s = self.computed_bytes_per_s.or(below.computed_bytes_per_s);
+        if self.prices == Prices::new() {
+            self.prices = below.prices;
+        }
+    }
+
     /// Says whose chunks lie in tiers of LMCache's layouts, whose names do not tell that: so that what is there is counted from the start, not
     /// from the first key on. With salts as tenants, chunks of every salt are served and counted by salt.
     #[must_use]

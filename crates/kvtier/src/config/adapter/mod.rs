@@ -55,8 +55,7 @@ impl Adapter {
     pub fn params(text: &str, place: &str) -> Result<Config, Error> {
         let json = serde_json::from_str::<serde_json::Value>(text);
         let json = json.map_err(|e| invalid(format!("{place}: not JSON: {e}")))?;
-        let tiers = tier::params(&json.into(), place, Rules::Lmcache { lenient: false })?;
-        Ok(tiers.into_iter().fold(Config::new(), Config::with))
+        tier::params(&json.into(), place, Rules::Lmcache { lenient: false })
     }
 
     /// Reads one object; `place` says where it stands.
@@ -118,13 +117,19 @@ impl Adapter {
         let eviction = self.eviction.iter().flat_map(|fields| &fields.all);
         let fields = self.fields.all.iter().chain(eviction).filter(|field| field.given);
         let idle = fields.filter(|field| field.key.role == Role::Ignored);
+        notes.extend(tier::notes_within(self));
         notes.extend(idle.map(|field| format!("{}: no effect: {}", field.key.name, field.key.what)));
         notes
     }
 
     /// The tiers that it is, the fastest first: one, but for plugins with several. `Unsupported` names the field that has none.
     pub fn tiers(&self) -> Result<Vec<TierSpec>, Error> {
-        tier::tiers(self)
+        self.config().map(|config| config.tiers)
+    }
+
+    /// The same with what is asked of them as a stack.
+    pub fn config(&self) -> Result<Config, Error> {
+        tier::config(self)
     }
 
     /// The cap that a capacity and the `eviction` object give together: LMCache evicts above the watermark, so that is the cap, unless it is

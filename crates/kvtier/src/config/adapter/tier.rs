@@ -3,9 +3,9 @@
 use kvtier_core::{Error, ErrorKind};
 
 use super::{Adapter, Rules};
-use crate::config::{TierSpec, Value, native};
+use crate::config::{Config, TierSpec, Value, native};
 
-pub(super) fn tiers(adapter: &Adapter) -> Result<Vec<TierSpec>, Error> {
+pub(super) fn config(adapter: &Adapter) -> Result<Config, Error> {
     if !adapter.fields.value("serde").is_null() {
         let next = "leave it out: chunks are stored as they are";
         return Err(unsupported(
@@ -14,8 +14,8 @@ pub(super) fn tiers(adapter: &Adapter) -> Result<Vec<TierSpec>, Error> {
         ));
     }
     match adapter.kind {
-        "s3" => super::super::s3::spec(adapter).map(|tier| vec![tier]),
-        "fs" | "fs_native" | "raw_block" => file(adapter).map(|tier| vec![tier]),
+        "s3" => super::super::s3::spec(adapter).map(|tier| Config::new().with(tier)),
+        "fs" | "fs_native" | "raw_block" => file(adapter).map(|tier| Config::new().with(tier)),
         _ => plugin(adapter),
     }
 }
@@ -25,27 +25,55 @@ fn unsupported(adapter: &Adapter, what: String) -> Error {
 }
 
 /// A plugin that names us says which tiers it is.
-fn plugin(adapter: &Adapter) -> Result<Vec<TierSpec>, Error> {
+fn plugin(adapter: &Adapter) -> Result<Config, Error> {
     let module = adapter.fields.text("module_path").unwrap_or_default();
-    if module != "kvtier" && !module.starts_with("kvtier.") {
+    if !is_ours(adapter) {
         let what = format!(
             "module_path {module:?} is not ours: LMCache loads it itself; name kvtier, or take it out of what we read"
         );
         return Err(unsupported(adapter, what));
     }
-    let params = adapter.fields.value("adapter_params");
-    self::params(params, &format!("{}: adapter_params", adapter.place), adapter.rules)
+    self::params(adapter.fields.value("adapter_params"), &place(adapter), adapter.rules)
 }
 
-/// What a plugin of ours is told: tiers in the native form under `tiers`, one of our own types, or an object of LMCache's as it stands, by
-/// LMCache's rules.
-pub(super) fn params(params: &Value, place: &str, rules: Rules) -> Result<Vec<TierSpec>, Error> {
-    let kind = params.field("type").and_then(Value::as_text).unwrap_or_default();
-    match params.field("tiers") {
-        Some(_) => native::tiers(params, place),
-        None if matches!(kind, "fs" | "fs_native" | "raw_block" | "s3") => tiers(&Adapter::read(params, place, rules)?),
-        None => native::tier(params, place).map(|tier| vec![tier]),
+fn is_ours(adapter: &Adapter) -> bool {
+    let module = adapter.fields.text("module_path").unwrap_or_default();
+    module == "kvtier" || module.starts_with("kvtier.")
+}
+
+fn place(adapter: &Adapter) -> String {
+    format!("{}: adapter_params", adapter.place)
+}
+
+/// What is to be known of an object of LMCache's within a plugin of ours.
+pub(super) fn notes_within(adapter: &Adapter) -> Vec<String> {
+    let params = own(adapter.fields.value("adapter_params"));
+    let object = (is_ours(adapter) && is_lmcaches(&params)).then(|| Adapter::read(&params, "", adapter.rules));
+    let notes = object.and_then(Result::ok).map(|object| object.notes()).unwrap_or_default();
+    notes.into_iter().map(|note| format!("adapter_params: {note}")).collect()
+}
+
+/// What a plugin of ours is told: the native form, or the path of its file under `config`; or one tier of our own types, or an object of
+/// LMCache's as it stands, by LMCache's rules.
+pub(super) fn params(params: &Value, place: &str, rules: Rules) -> Result<Config, Error> {
+    let params = &own(params);
+    match (params.field("tiers"), params.field("config").and_then(Value::as_text)) {
+        (Some(_), _) => native::config(params, place),
+        (None, Some(path)) => Config::read(path.as_ref()),
+        (None, None) if is_lmcaches(params) => config(&Adapter::read(params, place, rules)?),
+        (None, None) => native::tier(params, place).map(|tier| Config::new().with(tier)),
     }
+}
+
+/// The parameters without what the Python module keeps for itself.
+fn own(params: &Value) -> Value {
+    let rest = params.as_map().unwrap_or_default().iter().filter(|(name, _)| name != "timeout_seconds");
+    Value::Map(rest.cloned().collect())
+}
+
+fn is_lmcaches(params: &Value) -> bool {
+    let kind = params.field("type").and_then(Value::as_text).unwrap_or_default();
+    params.field("tiers").is_none() && matches!(kind, "fs" | "fs_native" | "raw_block" | "s3")
 }
 
 #[cfg(not(feature = "file"))]

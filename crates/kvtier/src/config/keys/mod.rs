@@ -143,7 +143,9 @@ pub fn named(name: &str) -> Vec<&'static Key> {
     let name = old_name(name).unwrap_or(name);
     let plugin = of_plugin(name);
     let name = plugin.as_deref().unwrap_or(name);
-    all().filter(|key| key.name == name).collect()
+    // The other spelling of a directory's cap.
+    let is_cap = |key: &Key| name == "capacity" && key.name == "bytes" && key.form == Form::Of("file");
+    all().filter(|key| key.name == name || is_cap(key)).collect()
 }
 
 /// A setting of a plugin, by the name that the table has for those of all plugins.

@@ -5,7 +5,7 @@ use kvtier_core::Error;
 use super::engine::LmcacheConfig;
 use super::remote;
 use crate::config::value::Value;
-use crate::config::{TierSpec, native};
+use crate::config::{Config, native};
 
 /// A list of plugins, and what stands before their settings.
 const KINDS: [(&str, &str); 2] =
@@ -13,8 +13,8 @@ const KINDS: [(&str, &str); 2] =
 
 /// The tiers of the plugins whose module is ours (`<kind>.<name>.tiers`, in the native form, or `<kind>.<name>.url`, as `remote_url` has
 /// it), and of LMCache's own `fs` remotes.
-pub(super) fn tiers(config: &LmcacheConfig) -> Result<Vec<TierSpec>, Error> {
-    let mut tiers = Vec::new();
+pub(super) fn configs(config: &LmcacheConfig) -> Result<Vec<Config>, Error> {
+    let mut all = Vec::new();
     for (list, kind) in KINDS {
         for name in names(config, list) {
             let setting = |what: &str| config.extra(&format!("{kind}.{name}.{what}"));
@@ -22,9 +22,9 @@ pub(super) fn tiers(config: &LmcacheConfig) -> Result<Vec<TierSpec>, Error> {
                 let place = format!("extra_config: {kind}.{name}");
                 match (setting("tiers"), setting("url").and_then(Value::as_text)) {
                     (Some(list), None) => {
-                        tiers.extend(native::tiers(&Value::Map(vec![("tiers".into(), list.clone())]), &place)?);
+                        all.push(native::config(&Value::Map(vec![("tiers".into(), list.clone())]), &place)?);
                     }
-                    (None, Some(url)) => tiers.push(remote::of_url(config, url, "extra_config")?),
+                    (None, Some(url)) => all.push(Config::new().with(remote::of_url(config, url, "extra_config")?)),
                     (list, _) => {
                         let wrong = if list.is_some() { "are there both; keep one" } else { "are missing; write one" };
                         let what = format!("{kind}.{name}.tiers (the native form) and {kind}.{name}.url {wrong}");
@@ -33,11 +33,11 @@ pub(super) fn tiers(config: &LmcacheConfig) -> Result<Vec<TierSpec>, Error> {
                 }
             } else if list == "remote_storage_plugins" && name.split('.').next() == Some("fs") {
                 let path = setting("base_path").or_else(|| config.extra("fs_base_path")).and_then(Value::as_text);
-                tiers.push(remote::directory(config, path.unwrap_or_default(), list)?);
+                all.push(Config::new().with(remote::directory(config, path.unwrap_or_default(), list)?));
             }
         }
     }
-    Ok(tiers)
+    Ok(all)
 }
 
 /// The URLs of the plugins that are ours, for what is said of settings that they use.

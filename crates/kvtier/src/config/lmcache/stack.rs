@@ -50,7 +50,7 @@ impl LmcacheConfig {
         config.tiers.extend(self.disk(device)?);
         config.tiers.extend(self.gds(device)?);
         config.tiers.extend(remote::tier(self)?);
-        config.tiers.extend(plugins::tiers(self)?);
+        plugins::configs(self)?.into_iter().for_each(|plugin| config.append(plugin));
         if config.tiers.is_empty() {
             if self.value("local_cpu").as_bool() == Some(true) {
                 let what = "no room for the host tier, and no other tier is named; set it above 0, or local_disk or remote_url";
