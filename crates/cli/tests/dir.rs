@@ -49,6 +49,9 @@ fn what_lies_there_is_listed_summed_up_and_removed() {
     assert_eq!((&stat["unfinished"], stat["living"].as_array().unwrap().len()), (&Value::from(0), 0));
     assert!(text(&kvtier(&["stat", &path])).contains("quarantine   0 files"));
 
+    let which = kvtier(&["rm", &path, "--yes"]);
+    let said = String::from_utf8(which.stderr).unwrap();
+    assert!(which.status.code() == Some(2) && said.contains("--key") && said.contains("--all"), "{said}");
     let dry = kvtier(&["rm", &path, "--key", first]);
     assert!(dry.status.success() && text(&dry).contains("would remove 1 chunks"), "{}", text(&dry));
     assert_eq!(files(&path).len(), count);

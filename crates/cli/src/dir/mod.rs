@@ -63,7 +63,7 @@ pub struct RmArgs {
     #[command(flatten)]
     at: Where,
     /// Chunks to remove, by the digests that `kvtier ls` prints.
-    #[arg(long, value_delimiter = ',', required_unless_present = "all")]
+    #[arg(long, value_delimiter = ',')]
     key: Vec<String>,
     /// Remove all chunks.
     #[arg(long, conflicts_with = "key")]
@@ -164,6 +164,12 @@ fn or_nobody(names: &[String]) -> String {
 
 /// Removes chunks, or says which.
 pub fn rm(args: &RmArgs) -> Result<()> {
+    if args.key.is_empty() && !args.all {
+        return Err(BadInput(
+            "rm: which chunks? name them with --key, as `kvtier ls` prints them, or say --all".into(),
+        )
+        .into());
+    }
     if let Some(bucket) = args.at.bucket()? {
         return bucket::rm(&bucket, (&args.key, args.all, args.namespace()?), args.yes);
     }
