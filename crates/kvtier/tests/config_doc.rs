@@ -18,21 +18,37 @@ fn the_document_is_the_table() {
 }
 
 #[test]
-fn what_the_document_shows_is_read() {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIG.md")).unwrap();
+fn what_the_documents_show_is_read() {
     let mut seen = 0;
-    for block in text.split("```").skip(1).step_by(2) {
-        let (form, body) = block.split_once('\n').unwrap();
-        match form {
-            "json" | "toml" => drop(kvtier::config::Config::from_text(body, &format!("x.{form}")).unwrap()),
-            "yaml" if body.contains("tiers:") => drop(kvtier::config::Config::from_text(body, "x.yaml").unwrap()),
-            "yaml" => {
-                let inputs = kvtier::config::lmcache::Inputs::new().with_file("x.yaml", body);
-                drop(kvtier::config::lmcache::LmcacheConfig::read(&inputs).unwrap());
-            }
-            _ => continue,
+    for page in ["CONFIG.md", "GDS.md", "lmcache.md"] {
+        let text = std::fs::read_to_string(format!("{}/../../docs/{page}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        for block in text.split("```").skip(1).step_by(2) {
+            let (form, body) = block.split_once('\n').unwrap();
+            seen += shown(form, body);
         }
-        seen += 1;
     }
-    assert!(seen >= 4, "{seen} examples");
+    assert!(seen >= 13, "{seen} examples");
+}
+
+/// Reads what a block of this form shows; how many configurations that were.
+fn shown(form: &str, body: &str) -> usize {
+    use kvtier::config::lmcache::{Inputs, LmcacheConfig};
+    use kvtier::config::{Adapter, Config};
+    let own = body.lines().any(|line| line.starts_with("tiers:"));
+    match form {
+        "json" | "toml" => drop(Config::from_text(body, &format!("x.{form}")).unwrap()),
+        "yaml" if own => drop(Config::from_text(body, "x.yaml").unwrap()),
+        "yaml" => {
+            let read = LmcacheConfig::read(&Inputs::new().with_file("x.yaml", body)).unwrap();
+            assert!(read.notes().is_empty(), "{:?}", read.notes());
+            drop(read.stack(0).unwrap());
+        }
+        "sh" if body.contains("--l2-adapter") => {
+            let object = body.split("--l2-adapter '").nth(1).and_then(|rest| rest.split('\'').next()).unwrap();
+            let adapters = Adapter::list(&[object], false).unwrap();
+            assert!(adapters[0].notes().is_empty() && !adapters[0].tiers().unwrap().is_empty(), "{object}");
+        }
+        _ => return 0,
+    }
+    1
 }
