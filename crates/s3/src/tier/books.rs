@@ -95,13 +95,13 @@ impl Books {
             let seen_ms = self.seen.ms(entry.slot);
             let age_ms = now_ms.saturating_sub(seen_ms);
             // What is held stays; but what is in doubt has to be seen first.
-            let fresh = seen_ms > 0 && (entry.held || u128::from(age_ms) <= self.fresh_hit_max.as_millis());
+            let fresh = seen_ms > 0 && (entry.held || u128::from(age_ms) < self.fresh_hit_max.as_millis());
             return fresh.then_some(Some(entry.chunk.len));
         }
         if self.index.is_leaving(digest) || self.is_hidden(digest) {
             return Some(None);
         }
-        self.absent.get(digest).filter(|at| at.elapsed() <= self.fresh_miss_max).map(|_| None)
+        self.absent.get(digest).filter(|at| at.elapsed() < self.fresh_miss_max).map(|_| None)
     }
 
     /// Whether it lies there and is a miss all the same: what belongs to it is not all there.
@@ -378,6 +378,17 @@ mod tests {
         assert_eq!(books.known(&a.digest, 10_000_000), Some(Some(10)));
         books.doubt(&a.digest);
         assert_eq!(books.known(&a.digest, 500), None);
+    }
+
+    #[test]
+    fn who_believes_nothing_asks_in_the_same_moment_too() {
+        let index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
+        let (mut books, a) = (Books::new(index, (Duration::ZERO, Duration::ZERO)), chunk(1));
+        let _ = books.hear_of(a);
+        for now_ms in [0, 1, SEEN_STEP_MS, 10 * SEEN_STEP_MS] {
+            books.confirm(&a.digest, now_ms);
+            assert_eq!(books.known(&a.digest, now_ms), None, "at {now_ms} ms");
+        }
     }
 
     #[test]

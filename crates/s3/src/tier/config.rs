@@ -115,9 +115,9 @@ pub struct TierConfig {
     /// Whether, in layout `lmcache-mp`, a chunk of group 0 that is not there is looked for under the older name of three fields too, even
     /// where no listing has shown such a name.
     pub old_names: bool,
-    /// How long a chunk that was seen counts as there without asking again.
+    /// How long a chunk that was seen counts as there without asking again; zero to ask each time.
     pub fresh_hit_max: Duration,
-    /// How long a chunk that was not there counts as absent without asking again.
+    /// How long a chunk that was not there counts as absent without asking again; zero to ask each time.
     pub fresh_miss_max: Duration,
     /// Chunks longer than this are saved in parts, several at a time; `u64::MAX` for none.
     pub multipart_above_bytes: u64,
