@@ -47,4 +47,4 @@ pub use kvtier_evict::PolicyKind;
 pub use kvtier_index::{Compat, Quotas};
 pub use kvtier_key::ChunkShape;
 pub use layout::{Layout, Verify};
-pub use mover::{Fetched, Finish, Moved, Mover, Part, Refused, Transfer, Watch};
+pub use mover::{Fetched, Finish, Moved, Mover, Part, Refused, Sums, Transfer, Watch};

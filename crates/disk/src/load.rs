@@ -100,8 +100,8 @@ fn read<M: Mover>(
     };
     let sums = Arc::new(Mutex::new(PieceSums::new(len)));
     // The page pair comes last, and is looked at in the end.
-    let watch = watch(&sums, &parts[..parts.len() - 1]);
-    let transfer = Transfer { file: Arc::new(file.into()), watch: Some(watch), parts };
+    let (watch, told) = watch(&sums, &parts[..parts.len() - 1]);
+    let transfer = Transfer { file: Arc::new(file.into()), watch: Some(watch), sums: told, parts };
     let (theirs, pool) = (Arc::clone(shared), Arc::clone(&hands.pool));
     let ours = Arc::new(Mutex::new(Some((landing, key, slot, reading))));
     let held = Arc::clone(&ours);
@@ -120,15 +120,27 @@ fn read<M: Mover>(
     }
 }
 
-/// Sums the payload's whole pages as they arrive. What `parts` has beyond `payload` is no part of it.
-pub fn watch(sums: &Arc<Mutex<PieceSums>>, payload: &[Part]) -> crate::Watch {
-    let starts: Vec<u64> = payload.iter().map(|p| if let Part::Read { at, .. } = p { *at } else { 0 }).collect();
+/// Sums the payload's whole pages as they arrive; where the CPU does not look, it may be told their sums. What `parts` has beyond `payload` is no
+/// part of it.
+pub fn watch(sums: &Arc<Mutex<PieceSums>>, payload: &[Part]) -> (crate::Watch, Option<crate::Sums>) {
+    let starts =
+        payload.iter().map(|part| if let Part::Read { at, .. } = part { *at } else { 0 }).collect::<Arc<[u64]>>();
+    let is_far = |part: &Part| matches!(part, Part::Read { into, .. } if !into.place().is_host());
+    let told = payload.iter().any(is_far).then(|| (Arc::clone(&starts), Arc::clone(sums)));
+    let told = told.map(|(starts, sums)| -> crate::Sums {
+        Box::new(move |part, offset, unit, crcs| {
+            if let Some(start) = starts.get(part) {
+                sums.lock().unwrap_or_else(PoisonError::into_inner).units(start + offset, unit, crcs);
+            }
+        })
+    });
     let sums = Arc::clone(sums);
-    Box::new(move |part, offset, bytes| {
-        if part < starts.len() {
-            sums.lock().unwrap_or_else(PoisonError::into_inner).piece(starts[part] + offset, bytes);
+    let watch = move |part: usize, offset, bytes: &[u8]| {
+        if let Some(start) = starts.get(part) {
+            sums.lock().unwrap_or_else(PoisonError::into_inner).piece(start + offset, bytes);
         }
-    })
+    };
+    (Box::new(watch), told)
 }
 
 /// A load, second half, on the mover's thread: prove the bytes and answer.

@@ -55,6 +55,10 @@ pub type Finish = Box<dyn FnOnce(Moved) + Send>;
 /// Sees bytes as they arrive: (index of the part, offset in the part, the bytes). Each byte of a read exactly once.
 pub type Watch = Box<dyn FnMut(usize, u64, &[u8]) + Send>;
 
+/// Is told sums of bytes that arrived where the CPU does not look, instead of the bytes: (index of the part, offset in the part, bytes of a
+/// unit, CRC32C of each unit, as [`PieceSums::units`](kvtier_key::PieceSums::units) takes them).
+pub type Sums = Box<dyn FnMut(usize, u64, u64, &[u32]) + Send>;
+
 /// Parts to move to or from one file; all reads or all writes. Offsets, addresses and lengths are multiples of 4 KiB, except
 /// where a file system without such rules is in use.
 pub struct Transfer {
@@ -64,6 +68,8 @@ pub struct Transfer {
     pub parts: Vec<Part>,
     /// Who sees arriving bytes.
     pub watch: Option<Watch>,
+    /// Who is told sums of those that are not seen.
+    pub sums: Option<Sums>,
 }
 
 /// One contiguous piece of a transfer.
@@ -93,8 +99,8 @@ pub struct Moved {
     pub transfer: Transfer,
     /// Bytes moved, which is all of them. The end of the file before that is `UnexpectedEof`.
     pub result: io::Result<u64>,
-    /// The transfer's watch has not seen all that was read, because the bytes went where the CPU does not look and nobody asked for more:
-    /// they are believed.
+    /// Neither has the transfer's watch seen all that was read nor was it told its sums, because the bytes went where the CPU does not look
+    /// and nobody asked for more: they are believed.
     pub unseen: bool,
 }
 

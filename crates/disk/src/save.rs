@@ -221,7 +221,7 @@ impl<M: Mover> Saving<M> {
             parts.push(Part::Write { at: 0, from: pair.slice(behind..pair.len()) });
         }
         match self.file() {
-            Ok(file) => Ok(Transfer { file: Arc::new(file.into()), parts, watch: None }),
+            Ok(file) => Ok(Transfer { file: Arc::new(file.into()), parts, watch: None, sums: None }),
             Err(e) if is_full(&e) => Err(Stop::End(Ok(Saved::Shed(ShedReason::Full)))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let what = "the directory's `.kvtier` was deleted and cannot be made again; check the path and its permissions";

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::report::REPORT;
-use crate::{counters, cuda, cufile, faults, memory, streams};
+use crate::{counters, cuda, cufile, faults, kernels, memory, streams};
 
 /// Says to the child which test it is to run.
 const CHILD: &str = "FAKEGPU_CHILD";
@@ -86,6 +86,11 @@ impl Fakes {
         self.with(counters::HOST, "1".to_owned())
     }
 
+    /// Kernels that write wrong words.
+    pub fn wrong_kernels(self) -> Self {
+        self.with(kernels::WRONG, "1".to_owned())
+    }
+
     /// How long each step of a stream takes.
     pub fn delay(self, time: Duration) -> Self {
         self.with(streams::DELAY_US, time.as_micros().to_string())
@@ -164,7 +169,7 @@ impl Report {
         self.number(&format!("calls {symbol}"))
     }
 
-    /// A number that it counted: `pageable_bytes`, `read_bytes`, `written_bytes`, `unaligned`, `unregistered`, `stale`, `opened`.
+    /// A number that it counted: `pageable_bytes`, `read_bytes`, `written_bytes`, `unaligned`, `unregistered`, `stale`, `opened`, `kernels`.
     pub fn saw(&self, what: &str) -> u64 {
         self.number(&format!("saw {what}"))
     }

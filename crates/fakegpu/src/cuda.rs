@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::faults::{code, number};
+use crate::faults::number;
 use crate::report::at_exit;
 use crate::streams::{Step, Stream};
-use crate::{capture, events, memory, streams};
+use crate::{events, memory, streams};
 
 /// How many devices there are; the default is 1.
 pub const DEVICES: &str = "FAKEGPU_DEVICES";
@@ -18,7 +18,7 @@ pub const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
 pub const INVALID_DEVICE: c_int = 101;
 pub const INVALID_CONTEXT: c_int = 201;
-const INVALID_HANDLE: c_int = 400;
+pub const INVALID_HANDLE: c_int = 400;
 const NOT_READY: c_int = 600;
 const ALREADY_REGISTERED: c_int = 712;
 const NOT_REGISTERED: c_int = 713;
@@ -47,23 +47,25 @@ pub fn devices() -> usize {
 
 macro_rules! fails {
     ($symbol:literal) => {
-        if let Some(code) = code($symbol) {
+        if let Some(code) = $crate::faults::code($symbol) {
             return code;
         }
     };
     ($symbol:literal in a context) => {
         fails!($symbol);
-        if CURRENT.get() == 0 {
-            return INVALID_CONTEXT;
+        if $crate::cuda::CURRENT.get() == 0 {
+            return $crate::cuda::INVALID_CONTEXT;
         }
     };
     ($symbol:literal minded by captures) => {
         fails!($symbol in a context);
-        if let Some(code) = capture::refusal() {
+        if let Some(code) = $crate::capture::refusal() {
             return code;
         }
     };
 }
+
+pub(crate) use fails;
 
 /// Writes an answer to where the caller wants it.
 ///

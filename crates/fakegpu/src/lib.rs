@@ -14,8 +14,10 @@ mod cufile;
 mod events;
 mod faults;
 mod hold;
+mod kernels;
 mod memory;
 mod more;
+mod ptx;
 mod report;
 mod streams;
 

@@ -357,7 +357,7 @@ found_only! {
     cuImportExternalMemory cuImportExternalSemaphore cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle
     cuIpcOpenEventHandle cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuKernelGetAttribute cuKernelGetFunction
     cuKernelSetAttribute cuKernelSetCacheConfig cuLaunchCooperativeKernel cuLaunchCooperativeKernelMultiDevice
-    cuLaunchCooperativeKernel_ptsz cuLaunchHostFunc cuLaunchHostFunc_ptsz cuLaunchKernel cuLaunchKernelEx
+    cuLaunchCooperativeKernel_ptsz cuLaunchHostFunc cuLaunchHostFunc_ptsz cuLaunchKernelEx
     cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz cuLibraryGetGlobal cuLibraryGetKernel cuLibraryGetManaged
     cuLibraryGetModule cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload cuLinkAddData cuLinkAddFile
     cuLinkComplete cuLinkCreate cuLinkDestroy cuMemAdvise cuMemAdvise_v2 cuMemAlloc cuMemAllocAsync
@@ -376,9 +376,9 @@ found_only! {
     cuMemcpyPeerAsync_ptsz cuMemcpyPeer_ptds cuMemcpy_ptds cuMemsetD2D8 cuMemsetD2D8Async cuMemsetD2D8Async_ptsz
     cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds cuMemsetD8 cuMemsetD8Async_ptsz cuMemsetD8_v2_ptds cuMipmappedArrayCreate
     cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements
-    cuMipmappedArrayGetSparseProperties cuModuleGetFunction cuModuleGetGlobal cuModuleGetGlobal_v2
-    cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoad cuModuleLoadData cuModuleLoadFatBinary
-    cuModuleUnload cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+    cuMipmappedArrayGetSparseProperties cuModuleGetGlobal cuModuleGetGlobal_v2
+    cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoad cuModuleLoadFatBinary
+    cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
     cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuProfilerInitialize cuProfilerStart
     cuProfilerStop cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamAddCallback
     cuStreamAddCallback_ptsz cuStreamAttachMemAsync cuStreamAttachMemAsync_ptsz cuStreamBatchMemOp

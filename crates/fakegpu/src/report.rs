@@ -2,7 +2,7 @@
 
 use std::sync::Once;
 
-use crate::{cuda, cufile, events, faults, memory, streams};
+use crate::{cuda, cufile, events, faults, kernels, memory, streams};
 
 /// The file that it is written to.
 pub const REPORT: &str = "FAKEGPU_REPORT";
@@ -27,6 +27,7 @@ extern "C" fn write() {
         format!("left events {}", events::count()),
         format!("saw pageable_bytes {}", left.pageable_bytes),
     ];
+    lines.extend(kernels::lines());
     lines.extend(cufile::lines());
     lines.extend(faults::calls().iter().map(|(symbol, calls)| format!("calls {symbol} {calls}")));
     let _ = std::fs::write(path, lines.join("\n"));

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::events::Event;
 use crate::faults::number;
-use crate::hold;
+use crate::ptx::Kernel;
+use crate::{hold, kernels};
 
 /// How many microseconds each step of a stream takes before it is done.
 pub const DELAY_US: &str = "FAKEGPU_DELAY_US";
@@ -17,6 +18,8 @@ pub enum Step {
     Copy { to: usize, from: usize, len: usize },
     /// Sets `len` bytes.
     Set { to: usize, len: usize, byte: u8 },
+    /// Runs a kernel in blocks of threads.
+    Run { kernel: Arc<Kernel>, shape: (u32, u32), params: Vec<u64> },
     /// Passes an event's record.
     Pass(Arc<Event>, u64),
     /// Waits for an event's record.
@@ -90,6 +93,7 @@ impl Step {
             Step::Copy { to, from, len } => unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) },
             // SAFETY: as above.
             Step::Set { to, len, byte } => unsafe { std::ptr::write_bytes(to as *mut u8, byte, len) },
+            Step::Run { kernel, shape, params } => kernels::run(&kernel, shape, &params),
             Step::Pass(event, time) => event.pass(time),
             Step::Wait(event, time) => event.wait(time),
         }

@@ -53,7 +53,7 @@ fn transfer_of(job: Job) -> Transfer {
         kvtier_uring::Part::Read { at, into, len } => Part::Read { at, into, len },
         kvtier_uring::Part::Write { at, from, .. } => Part::Write { at, from },
     };
-    Transfer { file: job.file, parts: job.parts.into_iter().map(part).collect(), watch: job.watch }
+    Transfer { file: job.file, parts: job.parts.into_iter().map(part).collect(), watch: job.watch, sums: None }
 }
 
 fn io_error(e: Error) -> io::Error {

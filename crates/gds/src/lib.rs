@@ -2,15 +2,17 @@
 //!
 //! [`GdsTier`] is [`kvtier_disk::Disk`] over a mover that reaches GPU memory through pinned host memory: while one piece of a chunk is copied
 //! to the GPU and its checksum taken, the next ones are read by io_uring. Where cuFile works without host memory, loads go straight to the
-//! GPU; saves never do, since their checksums need the bytes at the CPU anyway, and from pinned memory they are written by direct I/O. Files, footers, cap, eviction and recovery are the file tier's, and
-//! each of the two reads what the other wrote. What lies in host memory moves as it does there.
+//! GPU, which also takes their checksums; saves never do, since theirs need the bytes at the CPU anyway, and from pinned memory they are
+//! written by direct I/O. Files, footers, cap, eviction and recovery are the file tier's, and each of the two reads what the other wrote. What lies in host memory moves as it does there.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod config;
 mod cufile;
 mod examine;
 mod mover;
+mod noise;
 mod rates;
+mod sums;
 mod tier;
 
 pub use config::{GdsConfig, Mode, Proof};

@@ -56,6 +56,7 @@ fn loads_go_through_it_and_every_byte_is_proven() {
         assert!(registered.bytes > 0, "{registered:?}");
         it.round_trip(3, LEN);
         assert_eq!(it.counter("direct_failed"), 0, "{}", it.reasons());
+        assert_eq!(it.counter("summed_bytes"), it.counter("direct_bytes"), "{}", it.reasons());
     });
 }
 

@@ -74,14 +74,17 @@ impl BlockSums {
     }
 }
 
-/// What `crc` contributes to a sum that goes on for `block` bytes, a power of two. To combine two sums of any lengths takes microseconds;
-/// this, for all blocks of one size, nanoseconds.
-fn shifted(crc: u32, block: u64) -> u32 {
-    /// For each power of two, what each bit of a sum contributes.
-    static BITS: [OnceLock<[u32; 32]>; 64] = [const { OnceLock::new() }; 64];
-    let of_bit = |bit: usize| checksum_combine(Crc32Iscsi, 1 << bit, 0, block) as u32;
-    let bits = BITS[block.trailing_zeros() as usize % 64].get_or_init(|| std::array::from_fn(of_bit));
-    bits.iter().enumerate().filter(|(bit, _)| crc >> bit & 1 == 1).fold(0, |sum, (_, with)| sum ^ with)
+/// What `crc` contributes to a sum that goes on for `bytes`, a power of two. To combine two sums of any lengths takes microseconds; this, for
+/// all of one length, nanoseconds.
+fn shifted(crc: u32, bytes: u64) -> u32 {
+    /// For each power of two, what each byte of a sum contributes, by its place.
+    static TABLES: [OnceLock<Box<[[u32; 256]; 4]>>; 64] = [const { OnceLock::new() }; 64];
+    let tables = TABLES[bytes.trailing_zeros() as usize % 64].get_or_init(|| {
+        let bits: [u32; 32] = std::array::from_fn(|bit| checksum_combine(Crc32Iscsi, 1 << bit, 0, bytes) as u32);
+        let of = |value: u32| (0..32).filter(|bit| value >> bit & 1 == 1).fold(0, |sum, bit| sum ^ bits[bit]);
+        Box::new(std::array::from_fn(|place| std::array::from_fn(|byte| of((byte as u32) << (8 * place)))))
+    });
+    tables.iter().zip(crc.to_le_bytes()).fold(0, |sum, (table, byte)| sum ^ table[usize::from(byte)])
 }
 
 /// Sums of a chunk whose pieces arrive in any order: each piece may start and end anywhere, but no byte may come twice.
@@ -106,6 +109,25 @@ impl PieceSums {
             let (head, tail) = rest.split_at(n as usize);
             self.parts.push((at, n, crc32c(head)));
             at += n;
+            rest = tail;
+        }
+    }
+
+    /// Adds bytes whose sums are known: the CRC32C of each of as many units of `unit` bytes as `crcs` has, which lie at `offset` of the chunk
+    /// one behind the other. A unit is a power of two of at most [`BLOCK_BYTES_MIN`], and `offset` a multiple of it, so that none lies in two
+    /// blocks; whatever else is given is never equal to the sums of a chunk.
+    pub fn units(&mut self, offset: u64, unit: u64, crcs: &[u32]) {
+        if !unit.is_power_of_two() || unit > BLOCK_BYTES_MIN || !offset.is_multiple_of(unit) {
+            // Twice the first byte covers no chunk exactly once.
+            return self.parts.extend([(0, 1, 0), (0, 1, 0)]);
+        }
+        let block = BlockSums::block_bytes(self.len);
+        let (mut at, mut rest) = (offset, crcs);
+        while !rest.is_empty() {
+            let n = ((block - at % block) / unit).min(rest.len() as u64);
+            let (head, tail) = rest.split_at(n as usize);
+            self.parts.push((at, n * unit, head.iter().fold(0, |crc, next| shifted(crc, unit) ^ next)));
+            at += n * unit;
             rest = tail;
         }
     }
@@ -151,6 +173,26 @@ mod tests {
         }
         assert_eq!(sums.finish().unwrap(), whole);
         assert_eq!(whole.whole(), crc32c(&bytes));
+    }
+
+    #[test]
+    fn units_whose_sums_are_known_count_as_their_bytes() {
+        let bytes: Vec<u8> = (0..5 << 20u32).map(|i| (i * 31 + i / 1000) as u8).collect();
+        for (len, unit) in [(5 << 20, 2048), (300_000, 4096), (70_000, 65_536), (6000, 8)] {
+            let bytes = &bytes[..len];
+            let crcs: Vec<u32> = bytes.chunks_exact(unit).map(crc32c).collect();
+            let (cut, whole) = (crcs.len() / 3, crcs.len() * unit);
+            let mut sums = PieceSums::new(len as u64);
+            sums.piece(whole as u64, &bytes[whole..]);
+            sums.units((cut * unit) as u64, unit as u64, &crcs[cut..]);
+            sums.units(0, unit as u64, &crcs[..cut]);
+            assert_eq!(sums.finish().unwrap(), BlockSums::of(bytes), "{len} bytes in units of {unit}");
+        }
+        for (offset, unit) in [(0, 3), (0, 131_072), (1, 2048)] {
+            let mut sums = PieceSums::new(unit);
+            sums.units(offset, unit, &[0]);
+            assert_eq!(sums.finish(), None, "{offset}, {unit}");
+        }
     }
 
     #[test]

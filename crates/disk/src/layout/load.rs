@@ -192,13 +192,13 @@ fn read<M: Mover>(
             shared,
             &hands.pool,
             ours,
-            Moved { transfer: Transfer { file, parts, watch: None }, result: Ok(0), unseen: false },
+            Moved { transfer: Transfer { file, parts, watch: None, sums: None }, result: Ok(0), unseen: false },
             first,
         );
     }
-    let watch = ours.sums.is_some().then(|| watch(&first, &parts));
+    let (watch, told) = ours.sums.is_some().then(|| watch(&first, &parts)).unzip();
     behind(head, &mut parts);
-    let transfer = Transfer { file: Arc::new(file.into()), watch, parts };
+    let transfer = Transfer { file: Arc::new(file.into()), watch, sums: told.flatten(), parts };
     let (theirs, pool) = (Arc::clone(shared), Arc::clone(&hands.pool));
     let ours = Arc::new(Mutex::new(Some(ours)));
     let held = Arc::clone(&ours);

@@ -14,7 +14,7 @@ mod route;
 
 pub use buffers::Buffers;
 pub use code::Failure;
-pub use driver::Driver;
+pub use driver::{Driver, watched};
 pub use file::{File, Files};
 pub use preflight::{file_system, machine, preflight};
 pub use probe::probe;

@@ -11,6 +11,8 @@ pub struct Counts {
     pub direct_failed: AtomicU64,
     /// Bytes that cuFile had loaded and that were copied back to compare their checksums.
     pub proven_bytes: AtomicU64,
+    /// Bytes that cuFile had loaded and whose checksums the GPU took.
+    pub summed_bytes: AtomicU64,
     /// Loads by cuFile that were not compared with their checksums, as configured.
     pub unseen_loads: AtomicU64,
     /// Bytes brought from GPU memory to be saved.
@@ -27,6 +29,7 @@ impl Counts {
             ("direct_bytes", get(&self.direct_bytes)),
             ("direct_failed", get(&self.direct_failed)),
             ("proven_bytes", get(&self.proven_bytes)),
+            ("summed_bytes", get(&self.summed_bytes)),
             ("unseen_loads", get(&self.unseen_loads)),
             ("fetched_bytes", get(&self.fetched_bytes)),
             ("event_waits", get(&self.event_waits)),

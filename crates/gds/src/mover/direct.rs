@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier_core::{Error, ErrorKind, Ticket, ticket};
-use kvtier_disk::{Part, Watch};
+use kvtier_disk::{Part, Sums, Watch};
 use kvtier_mem::Arena;
 use kvtier_mem::cuda::Gpu;
 
 use super::Inner;
 use super::counts::add;
 use super::lane::Lane;
-use super::load::{PAGE, Piece};
+use super::load::{PAGE, Piece, Told};
 use crate::config::{GdsConfig, Proof};
 use crate::cufile::{Buffers, Driver, Failure, File, Files, preflight, probe};
+use crate::sums::{RANGE_BYTES_MAX, Summer, Summers, UNIT};
 
 /// cuFile, where it was found to work.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub struct Direct {
     driver: Driver,
     files: Files,
     buffers: Buffers,
+    summers: Summers,
     /// Why it is not used any more.
     off: Mutex<Option<String>>,
     loads: AtomicU64,
@@ -54,7 +56,11 @@ impl Direct {
         let route = probe(driver, gpu, &config.disk.path.join(".kvtier"), config.open_wait)?;
         route.found(config.compat).map_err(|why| format!("{}: {why}", driver.describe()))?;
         let (files, buffers) = (Files::default(), Buffers::new(driver));
-        Ok(Direct { driver, files, buffers, off: Mutex::default(), loads: AtomicU64::new(0) })
+        let summers = Summers::new(config.threads, config.open_wait);
+        if config.proof != Proof::Off {
+            summers.of(gpu);
+        }
+        Ok(Direct { driver, files, buffers, summers, off: Mutex::default(), loads: AtomicU64::new(0) })
     }
 
     /// Why it is not used any more, if so.
@@ -63,7 +69,8 @@ impl Direct {
     }
 
     pub fn describe(&self) -> String {
-        self.driver.describe()
+        let driver = self.driver.describe();
+        self.summers.describe().map_or(driver.clone(), |how| format!("{driver}, {how}"))
     }
 
     /// Registers GPU memory; answers how many bytes, and why not all.
@@ -80,6 +87,7 @@ impl Direct {
     pub fn close(&self) {
         self.files.clear();
         self.buffers.clear();
+        self.summers.clear();
     }
 
     /// Notes a failure. One that every other file will meet ends the use of cuFile, once.
@@ -112,7 +120,7 @@ pub async fn read(
     (inner, lane, direct): (&Inner, &Lane, &Arc<Direct>),
     file: &Arc<OwnedFd>,
     parts: &mut Vec<Option<Part>>,
-    watch: &mut Option<Watch>,
+    told: &mut Told,
     pieces: Vec<Piece>,
 ) -> io::Result<Rest> {
     let fits = |piece: &Piece| {
@@ -155,10 +163,12 @@ pub async fn read(
     left.sort_unstable_by_key(|piece| piece.at);
     let moved: usize = arrived.iter().map(|piece| piece.len).sum();
     add(&inner.counts.direct_bytes, moved);
-    let unseen = watch.is_some() && !arrived.is_empty() && !direct.proves(inner.config.proof);
+    let unseen = told.watch.is_some() && !arrived.is_empty() && !direct.proves(inner.config.proof);
     add(&inner.counts.unseen_loads, usize::from(unseen));
-    if !unseen && let Some(watch) = watch {
-        show((inner, lane), parts, watch, &arrived).await?;
+    if !unseen && let Some(watch) = &mut told.watch {
+        let summer = told.sums.as_mut().and_then(|sums| Some((direct.summers.of(lane.gpu())?, sums)));
+        let unsummed = summer.map(|(summer, sums)| sum((inner, lane), &summer, parts, sums, &arrived));
+        show((inner, lane), parts, watch, &unsummed.unwrap_or(arrived)).await?;
     }
     Ok(Rest { pieces: left, moved: moved as u64, unseen })
 }
@@ -208,6 +218,52 @@ fn read_piece((gpu, direct): (&Gpu, &Direct), file: &File, parts: &[Option<Part>
     Ok(())
 }
 
+/// Has what arrived summed on the GPU; what could not be is left.
+fn sum(
+    (inner, lane): (&Inner, &Lane),
+    summer: &Summer,
+    parts: &[Option<Part>],
+    sums: &mut Sums,
+    pieces: &[Piece],
+) -> Vec<Piece> {
+    let mut left = Vec::new();
+    for range in ranges(pieces) {
+        let Some(Some(Part::Read { into, .. })) = parts.get(range.part) else { continue };
+        match lane.with_stream(|stream| summer.sum(stream, into, (range.offset, range.len))) {
+            Ok(crcs) => {
+                sums(range.part, range.offset as u64, UNIT as u64, &crcs);
+                add(&inner.counts.summed_bytes, range.len);
+            }
+            Err(e) => {
+                tracing::debug!("the GPU did not sum {} bytes, which are copied back instead: {e}", range.len);
+                let within = |piece: &&Piece| {
+                    piece.part == range.part && (range.offset..range.offset + range.len).contains(&piece.offset)
+                };
+                left.extend(pieces.iter().filter(within).copied());
+            }
+        }
+    }
+    left
+}
+
+/// Pieces, in order, that lie one behind the other as one, as long as a GPU sums at once: so it has work for all of its processors.
+fn ranges(pieces: &[Piece]) -> Vec<Piece> {
+    let mut ranges: Vec<Piece> = Vec::new();
+    for piece in pieces {
+        match ranges.last_mut() {
+            Some(last)
+                if last.part == piece.part
+                    && last.offset + last.len == piece.offset
+                    && last.len + piece.len <= RANGE_BYTES_MAX =>
+            {
+                last.len += piece.len;
+            }
+            _ => ranges.push(*piece),
+        }
+    }
+    ranges
+}
+
 /// Brings what arrived to where the CPU sees it.
 async fn show(
     (inner, lane): (&Inner, &Lane),
@@ -215,6 +271,9 @@ async fn show(
     watch: &mut Watch,
     pieces: &[Piece],
 ) -> io::Result<()> {
+    if pieces.is_empty() {
+        return Ok(());
+    }
     let memory = inner.pinned(lane.gpu())?;
     let mut buffer = memory.buffers.lease_waiting(inner.config.piece_bytes).await.map_err(io::Error::other)?;
     let bytes = buffer.as_host_mut().ok_or_else(|| io::Error::other("pinned memory is host memory"))?;
@@ -226,4 +285,25 @@ async fn show(
         add(&inner.counts.proven_bytes, piece.len);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_side_by_side_are_summed_as_one() {
+        let piece = |part, offset, len| Piece { part, at: 7, offset, len };
+        let pieces = [
+            piece(0, 0, 100),
+            piece(0, 100, 50),
+            piece(0, 200, 5),
+            piece(1, 0, 9),
+            piece(1, 9, RANGE_BYTES_MAX),
+            piece(2, 9, 1),
+        ];
+        let found: Vec<_> = ranges(&pieces).iter().map(|range| (range.part, range.offset, range.len)).collect();
+        assert_eq!(found, [(0, 0, 150), (0, 200, 5), (1, 0, 9), (1, 9, RANGE_BYTES_MAX), (2, 9, 1)]);
+        assert_eq!(ranges(&[]), []);
+    }
 }

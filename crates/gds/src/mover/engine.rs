@@ -56,7 +56,7 @@ pub fn job_of(transfer: Transfer) -> Job {
 }
 
 pub fn transfer_of(job: Job) -> Transfer {
-    Transfer { file: job.file, parts: job.parts.into_iter().map(from_engine).collect(), watch: job.watch }
+    Transfer { file: job.file, parts: job.parts.into_iter().map(from_engine).collect(), watch: job.watch, sums: None }
 }
 
 fn to_engine(part: Part) -> kvtier_uring::Part {

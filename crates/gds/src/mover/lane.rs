@@ -1,6 +1,7 @@
 //! The threads of one GPU: what waits there costs no thread, what copies has one to itself.
 
 use std::collections::{HashMap, VecDeque};
+use std::error::Error;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -102,7 +103,10 @@ impl Lane {
     }
 
     /// Does something with a stream that nobody else uses meanwhile.
-    pub fn with_stream<T>(&self, work: impl FnOnce(&Stream) -> Result<T, kvtier_mem::Error>) -> io::Result<T> {
+    pub fn with_stream<T, E>(&self, work: impl FnOnce(&Stream) -> Result<T, E>) -> io::Result<T>
+    where
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
         let free = self.streams.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let stream = free.map_or_else(|| self.gpu.stream(), Ok).map_err(io::Error::other)?;
         let done = work(&stream).map_err(io::Error::other);

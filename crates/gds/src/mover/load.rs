@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kvtier_core::{Error, Ticket, ticket};
-use kvtier_disk::{Part, Watch};
+use kvtier_disk::{Part, Sums, Watch};
 use kvtier_mem::Lease;
 use kvtier_uring::{Engine, Finished, Job};
 
@@ -40,6 +40,12 @@ struct Reading {
     read: Ticket<Result<Finished, Error>>,
 }
 
+/// Who is told what arrived: the bytes, or their sums.
+pub struct Told {
+    pub watch: Option<Watch>,
+    pub sums: Option<Sums>,
+}
+
 /// Moves a transfer that reads into GPU memory, and what of it is for the host.
 pub async fn load(inner: Arc<Inner>, lane: Arc<Lane>, mut duty: Duty) {
     let result = run(&inner, &lane, &mut duty).await;
@@ -49,11 +55,12 @@ pub async fn load(inner: Arc<Inner>, lane: Arc<Lane>, mut duty: Duty) {
 
 async fn run(inner: &Inner, lane: &Lane, duty: &mut Duty) -> io::Result<(u64, bool)> {
     let transfer = duty.transfer();
-    let (file, mut watch) = (Arc::clone(&transfer.file), transfer.watch.take());
+    let mut told = Told { watch: transfer.watch.take(), sums: transfer.sums.take() };
+    let file = Arc::clone(&transfer.file);
     let mut parts: Vec<Option<Part>> = std::mem::take(&mut transfer.parts).into_iter().map(Some).collect();
     let near = engine::near(&mut parts);
     let near = engine::start(&inner.engine, &file, near);
-    let far = far(inner, lane, &file, (&mut parts, &mut watch)).await;
+    let far = far(inner, lane, &file, (&mut parts, &mut told)).await;
     let near = near.finish(&mut parts).await;
     duty.transfer().parts = parts.into_iter().flatten().collect();
     let ((far, unseen), near) = (far?, near?);
@@ -65,7 +72,7 @@ async fn far(
     inner: &Inner,
     lane: &Lane,
     file: &Arc<OwnedFd>,
-    (parts, watch): (&mut Vec<Option<Part>>, &mut Option<Watch>),
+    (parts, told): (&mut Vec<Option<Part>>, &mut Told),
 ) -> io::Result<(u64, bool)> {
     for event in parts.iter().flatten().filter_map(after) {
         add(&inner.counts.event_waits, usize::from(!event.has_passed().unwrap_or(false)));
@@ -73,10 +80,11 @@ async fn far(
     }
     let pieces = pieces(parts, inner.config.piece_bytes as u64);
     let rest = match inner.direct(lane.gpu()) {
-        Some(direct) => direct::read((inner, lane, &direct), file, parts, watch, pieces).await?,
+        Some(direct) => direct::read((inner, lane, &direct), file, parts, told, pieces).await?,
         None => Rest { pieces, moved: 0, unseen: false },
     };
-    let copied = if rest.pieces.is_empty() { 0 } else { copy(inner, lane, file, (parts, watch), rest.pieces).await? };
+    let copied =
+        if rest.pieces.is_empty() { 0 } else { copy(inner, lane, file, (parts, &mut told.watch), rest.pieces).await? };
     fill(parts);
     Ok((rest.moved + copied, rest.unseen))
 }

@@ -9,7 +9,8 @@ use std::sync::mpsc::sync_channel;
 use kvtier_mem::{Arena, ArenaConfig, Lease};
 use kvtier_uring::{Engine, EngineConfig, Error, Finished, Job, Part};
 
-use super::{Bench, Clock, Rate, noise};
+use super::{Bench, Clock, Rate};
+use crate::noise;
 
 /// Requests to the disk at once.
 const INFLIGHT: usize = 16;
@@ -52,7 +53,7 @@ impl Bench<'_> {
         std::fs::remove_file(&path)?;
         let (file, count) = (Arc::new(OwnedFd::from(file)), self.bytes() / piece);
         let mut filled = memory.lease(piece)?;
-        noise(filled.as_host_mut().unwrap_or_default());
+        noise::fill(filled.as_host_mut().unwrap_or_default());
         filled.assume_filled(piece);
         let from = filled.freeze();
         let write = |at, _| Job::write(Arc::clone(&file)).with_part(Part::Write { at, from: from.clone(), len: piece });

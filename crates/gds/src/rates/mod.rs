@@ -12,7 +12,7 @@ use kvtier_mem::cuda::{Gpu, Stream};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-use crate::{GdsConfig, Mode};
+use crate::{GdsConfig, Mode, noise};
 
 /// How many chunks are under way at once.
 const AT_ONCE: usize = 8;
@@ -119,18 +119,8 @@ impl Bench<'_> {
     /// Fills the GPU's memory with what no disk can make less of.
     fn fill(&self) -> Result<(), kvtier_mem::Error> {
         let mut bytes = vec![0; self.config.chunk_bytes];
-        noise(&mut bytes);
+        noise::fill(&mut bytes);
         let mut leases: Vec<_> = (0..AT_ONCE).map(|_| self.memory.lease(bytes.len())).collect::<Result<_, _>>()?;
         leases.iter_mut().try_for_each(|lease| self.stream.upload(&bytes, lease, 0, || ()))
-    }
-}
-
-fn noise(bytes: &mut [u8]) {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for word in bytes.chunks_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
     }
 }

@@ -59,6 +59,10 @@ api! {
     event_query: "cuEventQuery" = fn(usize),
     to_device: "cuMemcpyHtoDAsync_v2" = fn(u64, usize, usize, usize),
     to_host: "cuMemcpyDtoHAsync_v2" = fn(usize, u64, usize, usize),
+    module: "cuModuleLoadData" = fn(*mut usize, *const c_char),
+    function: "cuModuleGetFunction" = fn(*mut usize, usize, *const c_char),
+    unload: "cuModuleUnload" = fn(usize),
+    launch: "cuLaunchKernel" = fn(usize, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, usize, *mut *const c_void, *const c_void),
     error_name: "cuGetErrorName" = fn(c_int, *mut *const c_char),
 }
 

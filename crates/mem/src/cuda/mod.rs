@@ -5,11 +5,13 @@
 
 mod api;
 mod gpu;
+mod kernel;
 mod late;
 mod memory;
 mod stream;
 
 pub use gpu::Gpu;
+pub use kernel::Kernel;
 pub(crate) use late::keep;
 pub(crate) use memory::{DeviceMemory, Pinned};
 pub use stream::{Event, Stream};

@@ -169,6 +169,15 @@ impl Stream {
         started.and(waited).map(|()| other)
     }
 
+    /// Gives the stream work, by its handle, and waits for it, whatever became of it.
+    pub(super) fn and_wait(&self, start: impl FnOnce(usize) -> Result<(), Error>) -> Result<(), Error> {
+        let _entered = self.gpu.enter()?;
+        let waits = Waits(self);
+        let started = start(self.handle);
+        let waited = waits.now();
+        started.and(waited)
+    }
+
     /// Returns only when nothing of the stream's is under way, error or not.
     fn wait(&self) -> Result<(), Error> {
         let api = self.gpu.api();

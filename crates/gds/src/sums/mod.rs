@@ -1,0 +1,60 @@
+//! Checksums taken on the GPU: what cuFile brought there is proven without bringing it back.
+
+mod summer;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kvtier_mem::cuda::Gpu;
+
+pub use self::summer::{RANGE_BYTES_MAX, Summer, UNIT};
+use crate::cufile::watched;
+
+/// Those of all GPUs that somebody asked for.
+#[derive(Debug)]
+pub struct Summers {
+    all: Mutex<Vec<(Gpu, Result<Arc<Summer>, String>)>>,
+    /// How many ranges of a GPU are summed at once.
+    at_once: usize,
+    /// The longest that making one may take.
+    wait: Duration,
+}
+
+impl Summers {
+    pub fn new(at_once: usize, wait: Duration) -> Self {
+        Summers { all: Mutex::default(), at_once, wait }
+    }
+
+    /// The one of a GPU, made now if nobody asked before; `None` where the GPU cannot sum, which is logged once.
+    pub fn of(&self, gpu: &Gpu) -> Option<Arc<Summer>> {
+        let mut all = self.all();
+        if let Some((_, summer)) = all.iter().find(|(known, _)| known == gpu) {
+            return summer.as_ref().ok().cloned();
+        }
+        let (theirs, at_once) = (gpu.clone(), self.at_once);
+        let made = watched("the kernel that takes checksums", self.wait, move || Summer::new(&theirs, at_once));
+        let made = made.and_then(|made| made.map(Arc::new).map_err(|e| e.to_string()));
+        if let Err(why) = &made {
+            tracing::info!("GPU {} takes no checksums, loads by cuFile are copied back for them: {why}", gpu.ordinal());
+        }
+        all.push((gpu.clone(), made));
+        all.last().and_then(|(_, made)| made.as_ref().ok().cloned())
+    }
+
+    /// Who takes the checksums, and why not all GPUs do; `None` before anybody asked.
+    pub fn describe(&self) -> Option<String> {
+        let all = self.all();
+        let failed = all.iter().find_map(|(gpu, made)| Some((gpu.ordinal(), made.as_ref().err()?)));
+        let done = (!all.is_empty()).then(|| "checksums taken on the GPU".to_owned());
+        failed.map(|(n, why)| format!("copied back from GPU {n} for checksums: {why}")).or(done)
+    }
+
+    /// Lets go of all.
+    pub fn clear(&self) {
+        self.all().clear();
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<(Gpu, Result<Arc<Summer>, String>)>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
