@@ -42,8 +42,8 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (
     let reading = shared.readers.enter(*op.key.digest());
     match open(shared, &op, len) {
         Ok((file, seen, true)) => read((shared, hands, turn), (op, slot, reading), file, (len, seen)),
-        Ok((_, seen, false)) => {
-            drop(reading);
+        Ok((file, seen, false)) => {
+            drop((reading, file));
             condemned(shared, op, slot, (len, seen));
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -113,8 +113,9 @@ fn read<M: Mover>(
     if let Err(refused) = shared.mover.submit(transfer, done)
         && let Some((landing, key, slot, reading)) = ours.lock().unwrap_or_else(PoisonError::into_inner).take()
     {
-        drop(reading);
-        let (into, ..) = landing.unpack(refused.transfer.parts);
+        let Transfer { file, parts, .. } = refused.transfer;
+        drop((reading, file));
+        let (into, ..) = landing.unpack(parts);
         let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
         slot.finish(Load { key, into }, if refused.closed { Err(closed) } else { Ok(Loaded::Throttled) });
     }
@@ -151,14 +152,16 @@ fn finish<M: Mover>(
     moved: Moved,
     (len, seen, sums): (u64, FileId, Arc<Mutex<PieceSums>>),
 ) {
-    drop(reading);
+    let Moved { transfer: Transfer { file, parts, .. }, result, unseen } = moved;
+    // Before the answer: a chunk that goes after it leaves its room on the medium at once.
+    drop((reading, file));
     let bounced = landing.is_bounced();
-    let (mut into, bounce, tail) = landing.unpack(moved.transfer.parts);
+    let (mut into, bounce, tail) = landing.unpack(parts);
     let sums = std::mem::replace(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner), PieceSums::new(0));
-    let sums = if moved.unseen { None } else { Some(sums) };
+    let sums = if unseen { None } else { Some(sums) };
     let bounce = bounce.filter(|_| bounced);
-    let landed = moved.result.and_then(|_| {
-        let is_still = !moved.unseen || shared.is_still(key.digest(), len, seen);
+    let landed = result.and_then(|_| {
+        let is_still = !unseen || shared.is_still(key.digest(), len, seen);
         match tail.as_ref().filter(|_| is_still).and_then(|tail| prove(&key, len, tail, sums)) {
             Some(end) => land(shared, &mut into, bounce.as_ref(), (len, end)).map(|()| true),
             None => Ok(false),

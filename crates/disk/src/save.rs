@@ -1,5 +1,6 @@
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier_core::{Error, ErrorKind, Event, Hint, Key, Save, Saved, ShedReason, Slot};
@@ -317,39 +318,18 @@ impl<M: Mover> Saving<M> {
         let Some(key) = self.op.as_ref().map(|(op, _)| op.key.clone()) else { return };
         let shared = Arc::clone(&self.shared);
         let Moved { transfer, result, .. } = moved;
-        match result {
+        let written = match result {
             Err(e) if is_full(&e) && self.squeeze() => return self.submit(hands, transfer),
-            Err(e) if is_full(&e) => return self.end(Ok(Saved::Shed(ShedReason::Full))),
-            Err(e) => {
-                let error = shared.io_error("save", &key, "cannot write the chunk's file", e);
-                return self.end(Err(error));
-            }
-            Ok(_) => self.fetched = None,
-        }
-        if let Some(facts) = self.facts.take()
-            && let Err(e) = layout::finish_file(&shared, &transfer.file, &facts, shared.home.data_len(self.len))
-        {
-            let error = shared.io_error("save", &key, "cannot finish the chunk's file", e);
-            return self.end(Err(error));
-        }
-        if shared.durability == Durability::Fdatasync
-            && let Err(e) = nix::unistd::fdatasync(&transfer.file)
-        {
-            let error = shared.io_error("save", &key, "cannot bring the chunk to the device", e.into());
-            return self.end(Err(error));
-        }
-        if let Some(header) = &self.header {
-            match shared.home.create_small(header, shared.durability == Durability::Fdatasync) {
-                Ok(sidecar) => self.sidecar = Some(sidecar),
-                Err(e) if is_full(&e) => return self.end(Ok(Saved::Shed(ShedReason::Full))),
-                Err(e) => {
-                    let error = shared.io_error("save", &key, "cannot write the file beside the chunk's", e);
-                    return self.end(Err(error));
-                }
-            }
-        }
+            Err(e) if is_full(&e) => Err(Ok(Saved::Shed(ShedReason::Full))),
+            Err(e) => Err(Err(shared.io_error("save", &key, "cannot write the chunk's file", e))),
+            Ok(_) => self.finish_files(&key, &transfer.file),
+        };
+        // Before the answer, however it went: who hears it may want its memory for itself.
         drop(transfer);
         shared.for_memory.call();
+        if let Err(end) = written {
+            return self.end(end);
+        }
         // Whoever was told that it took too long may have removed the key since: it must not appear after that.
         if let Some(over) = self.op.as_ref().and_then(|(_, slot)| slot.is_over()) {
             return self
@@ -364,6 +344,30 @@ impl<M: Mover> Saving<M> {
             Durability::Fdatasync => self.stored(&key, shared.home.sync_name(key.digest())),
             Durability::Syncfs => hands.syncer.after_sync(Box::new(move |synced| self.stored(&key, synced))),
         }
+    }
+
+    /// What is left to write when the bytes are in the file, and all of it brought to the device if it must be there.
+    fn finish_files(&mut self, key: &Key, file: &OwnedFd) -> Result<(), Result<Saved, Error>> {
+        let shared = Arc::clone(&self.shared);
+        self.fetched = None;
+        let failed = |what: &'static str, e: io::Error| Err(Err(shared.io_error("save", key, what, e)));
+        if let Some(facts) = self.facts.take()
+            && let Err(e) = layout::finish_file(&shared, file, &facts, shared.home.data_len(self.len))
+        {
+            return failed("cannot finish the chunk's file", e);
+        }
+        let is_durable = shared.durability == Durability::Fdatasync;
+        if is_durable && let Err(e) = nix::unistd::fdatasync(file) {
+            return failed("cannot bring the chunk to the device", e.into());
+        }
+        if let Some(header) = &self.header {
+            match shared.home.create_small(header, is_durable) {
+                Ok(sidecar) => self.sidecar = Some(sidecar),
+                Err(e) if is_full(&e) => return Err(Ok(Saved::Shed(ShedReason::Full))),
+                Err(e) => return failed("cannot write the file beside the chunk's", e),
+            }
+        }
+        Ok(())
     }
 
     fn stored(self, key: &Key, synced: io::Result<()>) {

@@ -210,10 +210,10 @@ fn read<M: Mover>(
     if let Err(refused) = shared.mover.submit(transfer, done)
         && let Some(ours) = ours.lock().unwrap_or_else(PoisonError::into_inner).take()
     {
-        let mut parts = refused.transfer.parts;
+        let Transfer { file, mut parts, .. } = refused.transfer;
         parts.extend(ours.pair);
         let (into, ..) = ours.landing.unpack(parts);
-        drop(ours.reading);
+        drop((ours.reading, file));
         let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
         ours.slot
             .finish(Load { key: ours.key, into }, if refused.closed { Err(closed) } else { Ok(Loaded::Throttled) });
@@ -250,14 +250,16 @@ fn finish<M: Mover>(
     shared: &Arc<Shared<M>>,
     pool: &Arc<Pool>,
     ours: Landed,
-    mut moved: Moved,
+    moved: Moved,
     sums: Arc<Mutex<PieceSums>>,
 ) {
     let Landed { landing, pair, key, slot, reading, len, bytes, seen, sums: wanted, tail } = ours;
-    drop(reading);
+    let Moved { transfer: Transfer { file, mut parts, .. }, result, unseen } = moved;
+    // Before the answer: a chunk that goes after it leaves its room on the medium at once.
+    drop((reading, file));
     let bounced = landing.is_bounced();
-    moved.transfer.parts.extend(pair);
-    let (mut into, bounce, page) = landing.unpack(moved.transfer.parts);
+    parts.extend(pair);
+    let (mut into, bounce, page) = landing.unpack(parts);
     let got = tail.as_ref().ok().copied();
     let end = page.as_ref().and_then(Lease::as_host).and_then(|page| page.get(..got?));
     let mut sums = std::mem::replace(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner), PieceSums::new(0));
@@ -265,7 +267,7 @@ fn finish<M: Mover>(
     // An end that is not there proves nothing.
     let payload = end.and_then(|end| end.split_at_checked((len % PAGE) as usize)).and_then(|(payload, padding)| {
         let right = match wanted {
-            Some(_) if moved.unseen => shared.is_still(key.digest(), bytes, seen),
+            Some(_) if unseen => shared.is_still(key.digest(), bytes, seen),
             Some(wanted) => {
                 sums.piece(len - payload.len() as u64, payload);
                 sums.finish().is_some_and(|found| found == wanted)
@@ -275,7 +277,7 @@ fn finish<M: Mover>(
         right.then_some(payload)
     });
     let bounce = bounce.filter(|_| bounced);
-    let landed = moved.result.and(tail).and_then(|_| match payload {
+    let landed = result.and(tail).and_then(|_| match payload {
         Some(end) => land(shared, &mut into, bounce.as_ref(), (len, end)).map(|()| true),
         None => Ok(false),
     });
