@@ -247,9 +247,7 @@ fn what_a_dead_neighbour_had_counted_is_counted_no_more_while_others_live() {
     fs::create_dir(&dead).unwrap();
     fs::write(dead.join("alive"), "").unwrap();
     fs::write(dead.join("0"), vec![0; FILE as usize]).unwrap();
-    let path = dir.path().join(".kvtier/ledger");
-    let total = [&b"KVTLEDG1"[..], &(9 * FILE).to_le_bytes()].concat();
-    fs::write(&path, total).unwrap();
+    set_ledger(dir.path(), 9 * FILE);
     f.eventually("the ledger is right again", || ledger(dir.path()) == 4 * FILE);
     assert!(!dead.exists());
     drop(other);

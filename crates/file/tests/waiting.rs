@@ -4,7 +4,6 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,21 +13,14 @@ use kvtier_core::{Ctx, ErrorKind, Hold, Load, Loaded, Mode, Presence, Save, Save
 use kvtier_file::{FileConfig, FileTier};
 use kvtier_testkit::conformance::Fixture;
 
-use common::{files_bytes, ledger};
+use common::{files_bytes, ledger, set_ledger};
 
 const LEN: usize = 64 << 10;
 const CAP: u64 = 100 * (LEN as u64 + 4096);
-/// Of the ledger file: its total comes after the magic.
-const TOTAL_AT: u64 = 8;
 
 /// More time than any test here takes.
 fn long() -> Ctx {
     Ctx::within(Duration::from_secs(300))
-}
-
-fn set_ledger(dir: &Path, total: u64) {
-    let file = fs::OpenOptions::new().write(true).open(dir.join(".kvtier/ledger")).unwrap();
-    file.write_all_at(&total.to_le_bytes(), TOTAL_AT).unwrap();
 }
 
 /// Another process that writes as much as there is room for: nothing of ours could be evicted for it.
