@@ -144,8 +144,11 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let script = |name: &str, text: &str| {
             let path = dir.join(name);
-            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            // Another process writes it: had we its file open when a test beside this one forks, its child would for a moment too, and what
+            // somebody can write to is not run.
+            let writes = ["-c", "printf '#!/bin/sh\\n%s\\n' \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"];
+            let mut sh = std::process::Command::new("sh");
+            assert!(sh.args(writes).arg(&path).arg(text).status().unwrap().success());
             serde_json::json!({"executable": path, "profile": {"test": true}, "manifest_path": dir.join("Cargo.toml")})
         };
         let ok = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; test \"$1 $SEEDS\" = 'only 7'";
