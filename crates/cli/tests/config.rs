@@ -157,6 +157,11 @@ fn what_stands_beside_the_tiers_is_shown_with_its_source() {
 fn what_would_not_open_is_refused_with_its_place_and_cause() {
     for (name, body, parts) in [
         ("a.json", r#"{"tiers":[{"type":"host","bytes":1,"write":"back"}]}"#, &["tiers[0]", "written through"][..]),
+        (
+            "f.json",
+            r#"{"tiers":[{"type":"file","path":"/a","bytes":1},{"type":"file","path":"/b","bytes":1,"write":"spill"}]}"#,
+            &["tiers[1]", "write: spill", "through"],
+        ),
         ("b.json", r#"{"tiers":[{"type":"host","bytes":-1}]}"#, &["tiers[0]", "-1 is no size"]),
         (
             "c.json",

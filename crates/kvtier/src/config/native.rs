@@ -68,8 +68,8 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
     let dirty_bytes_max = rules::size(value, "dirty_max", name)?;
     let computed_bytes_per_s = rules::size(value, "computed_per_s", name)?.map(|bytes| bytes as f64);
     let prices = rules::prices(value, name)?;
-    rules::check(&rules, computed_bytes_per_s, name)?;
-    Ok(Config { tiers, rules, name: title, dirty_bytes_max, computed_bytes_per_s, prices })
+    let config = Config { tiers, rules, name: title, dirty_bytes_max, computed_bytes_per_s, prices };
+    rules::check(&config, name).map(|()| config)
 }
 
 fn list<'a>(value: &'a Value, place: &str) -> Result<&'a [Value], Error> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind};
 
-use super::near;
 use super::value::Value;
+use super::{Config, TierSpec, near};
 use crate::metrics::Prices;
 use crate::{Admit, Rule, Write, bytes};
 
@@ -62,11 +62,17 @@ pub(super) fn size(stack: &Value, field: &str, name: &str) -> Result<Option<u64>
 }
 
 /// `Invalid` for what no stack can be, where it stands: a file that was checked opens.
-pub(super) fn check(rules: &[Rule], computed_bytes_per_s: Option<f64>, name: &str) -> Result<(), Error> {
+pub(super) fn check(config: &Config, name: &str) -> Result<(), Error> {
+    let Config { tiers, rules, computed_bytes_per_s, .. } = config;
     if rules.first().is_some_and(|rule| rule.write != Write::Through) {
         return Err(invalid(format!("{name}: tiers[0]: the first tier is written through; leave `write` out there")));
     }
-    if computed_bytes_per_s == Some(0.0) {
+    let spills = |at: &usize| rules[*at].write == Write::Spill && !matches!(tiers[*at - 1], TierSpec::Host { .. });
+    if let Some(at) = (1..rules.len()).find(spills) {
+        let what = "`write: spill` takes what memory gives up, and the tier above is of another type than `host`";
+        return Err(invalid(format!("{name}: tiers[{at}]: {what}; set `through` or `back`")));
+    }
+    if *computed_bytes_per_s == Some(0.0) {
         return Err(invalid(format!("{name}: computed_per_s takes bytes above 0; leave it out where nobody knows")));
     }
     Ok(())

@@ -25,7 +25,7 @@ pub(super) const KEYS: &[Key] = &[
     at(Stack, ("dirty_max", Size), "256MiB", Used, "the most bytes that wait to be written to tiers with `write: back` or `spill`; a save that would be more waits, and what a tier gives up beyond is lost"),
     at(Stack, ("computed_per_s", Size), "null", Used, "how many bytes of KV cache the engine computes in a second (prefill tokens a second, times the bytes of a token): what would take longer to load, as measured, is a miss"),
     at(Stack, ("prices", Object), "null", Used, "what tiers that count requests are charged, in dollars: `per_1000_writes`, `per_1000_reads`, `per_gb_read`, `per_gb_written`; shown as a metric"),
-    at(Level, ("write", Word), "through", Used, "how saves reach the tier: `through`, they wait for it; `back`, it gets them soon after, from a tier above that has them (the first must be of type `host`); `spill`, it gets what the tier above gives up"),
+    at(Level, ("write", Word), "through", Used, "how saves reach the tier: `through`, they wait for it; `back`, it gets them soon after, from a tier above that has them; `spill`, it gets what the tier above gives up, which is of type `host`; the first tier is written `through`"),
     at(Level, ("admit", Word), "policy", Used, "which chunks found below come up to the tier: `policy`, those worth the room; a number, those found so many times; `never`"),
     at(Level, ("answer_within_ms", Positive), "null", Used, "how long a lookup or load may take in the tier; what it has by then is answered"),
     at(HOST, ("bytes", Size), "", Used, "the cap"),
