@@ -44,7 +44,7 @@ fn the_bench_measures_what_there_is_and_says_why_not_the_rest() {
     let (fine, said) = says(&Fakes::new().without_cufile(), &args);
     assert!(fine, "{said}");
     let line = |way: &str| said.lines().find(|line| line.starts_with(way)).unwrap_or_else(|| panic!("{way}: {said}"));
-    for way in ["copies from", "file to pinned", "pinned memory", "plain read"] {
+    for way in ["copies from", "file to pinned", "pinned memory", "checksums on", "plain read"] {
         assert!(line(way).contains("to GPU"), "{said}");
     }
     assert!(line("cuFile ").contains("not measured: cuFile is required"), "{said}");

@@ -1,5 +1,6 @@
 //! Without a tier.
 
+use std::error::Error;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -7,10 +8,11 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use kvtier_mem::{Arena, ArenaConfig, Lease};
-use kvtier_uring::{Engine, EngineConfig, Error, Finished, Job, Part};
+use kvtier_uring::{Engine, EngineConfig, Finished, Job, Part};
 
 use super::{Bench, Clock, Rate};
 use crate::noise;
+use crate::sums::{RANGE_BYTES_MAX, Summer, UNIT};
 
 /// Requests to the disk at once.
 const INFLIGHT: usize = 16;
@@ -42,7 +44,7 @@ impl Bench<'_> {
     }
 
     /// Between a file and pinned host memory, by direct I/O with many requests at once: the most that the disk can give.
-    pub(super) fn disk(&self) -> Result<Rate, Box<dyn std::error::Error>> {
+    pub(super) fn disk(&self) -> Result<Rate, Box<dyn Error>> {
         let piece = self.config.tier.piece_bytes.min(self.config.chunk_bytes);
         let engine = Engine::new(EngineConfig::default().with_kind(self.config.tier.engine))?;
         let memory = Arena::pinned(ArenaConfig::huge((INFLIGHT + 1) * piece).with_slots(piece), &self.gpu)?;
@@ -70,6 +72,19 @@ impl Bench<'_> {
         let (in_per_s, cpu_s_per_gb) = clock.stop(count * piece);
         let note = format!("direct I/O, pieces of {piece} bytes, {INFLIGHT} at once, engine {:?}", engine.kind());
         Ok(Rate { way: "file to pinned memory".into(), out_per_s, in_per_s, cpu_s_per_gb, note })
+    }
+
+    /// Of memory on the GPU alone, by the kernel that proves what cuFile loads; a GPU that sums wrongly is an error.
+    pub(super) fn sums(&self) -> Result<Rate, Box<dyn Error + Send + Sync>> {
+        let (summer, len) = (Summer::new(&self.gpu, 1)?, self.config.chunk_bytes);
+        let (range, chunk) = ((0, (len - len % UNIT).min(RANGE_BYTES_MAX)), self.memory.lease(len)?);
+        let count = self.bytes().div_ceil(range.1.max(1));
+        summer.sum(&self.stream, &chunk, range)?;
+        let clock = Clock::start();
+        (0..count).try_for_each(|_| summer.sum(&self.stream, &chunk, range).map(drop))?;
+        let (in_per_s, cpu_s_per_gb) = clock.stop(count * range.1);
+        let note = format!("{} bytes at once, which the GPU sums as the CPU does", range.1);
+        Ok(Rate { way: "checksums on the GPU".into(), out_per_s: 0.0, in_per_s, cpu_s_per_gb, note })
     }
 
     /// What a program without any of this does: reads through the page cache, copies from memory that is not pinned.
@@ -105,8 +120,8 @@ fn window(
     (count, piece): (usize, usize),
     buffers: Vec<Option<Lease>>,
     job: impl Fn(u64, Option<Lease>) -> Job,
-) -> Result<(), Error> {
-    let (free, ended) = sync_channel::<Result<Option<Lease>, Error>>(buffers.len());
+) -> Result<(), kvtier_uring::Error> {
+    let (free, ended) = sync_channel::<Result<Option<Lease>, kvtier_uring::Error>>(buffers.len());
     let at_once = buffers.len();
     buffers.into_iter().for_each(|buffer| _ = free.send(Ok(buffer)));
     for n in 0..count {

@@ -54,8 +54,8 @@ pub struct Rate {
     pub note: String,
 }
 
-/// Measures copies between pinned host memory and the GPU, the disk, the tier through pinned memory, the tier by cuFile, and a plain read followed by a
-/// copy. A way that there is not is in the list with its reason.
+/// Measures copies between pinned host memory and the GPU, the disk, the tier through pinned memory, the tier by cuFile, checksums taken on the
+/// GPU, and a plain read followed by a copy. A way that there is not is in the list with its reason.
 pub fn rates(config: &RatesConfig) -> Result<Vec<Rate>, Error> {
     let failed = |e: kvtier_mem::Error| Error::new(ErrorKind::Unsupported, "cannot use the GPU").with_source(e);
     let gpu = Gpu::open(config.gpu).map_err(failed)?;
@@ -75,6 +75,7 @@ pub fn rates(config: &RatesConfig) -> Result<Vec<Rate>, Error> {
     rates.extend(ways.into_iter().map(|(way, mode, compat)| {
         bench.tier(mode, compat).map_or_else(|e| none(way, &e), |rate| Rate { way: way.into(), ..rate })
     }));
+    rates.push(bench.sums().unwrap_or_else(|e| none("checksums on the GPU", &*e)));
     rates.push(bench.plain().unwrap_or_else(|e| none("plain read and copy", &e)));
     Ok(rates)
 }
