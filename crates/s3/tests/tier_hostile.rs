@@ -140,8 +140,8 @@ fn an_object_replaced_while_it_is_read_is_never_a_mixture() {
     world.save(&key, LEN);
     let name = world.name(&key);
     // The connection breaks in the middle, and before the rest is asked for somebody writes another version.
-    world.server.script(Rule::next(Fault::Cut(LEN / 2)).method("GET"));
-    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(150))).method("GET"));
+    let of_it = |fault| Rule::next(fault).method("GET").containing(name.clone().leak());
+    world.server.script(of_it(Fault::Cut(LEN / 2))).script(of_it(Fault::Stall(Duration::from_millis(150))));
     let load = world.suite.tier.load(&world.suite.ctx(), vec![world.suite.load_op(&key, LEN)]);
     std::thread::sleep(Duration::from_millis(60));
     world.spoil(&name, |bytes| bytes.reverse());
@@ -182,17 +182,19 @@ fn what_another_node_wrote_is_found_and_counted() {
 fn one_bad_answer_is_no_verdict_on_the_object() {
     let world = World::new();
     let key = world.suite.key(1);
+    // The tier itself asks for other things meanwhile.
+    let name = world.name(&key).leak();
     world.save(&key, LEN);
     for fault in [Fault::Flip, Fault::Cut(1000), Fault::Shorter(5), Fault::Longer(5), Fault::OverLong(7), Fault::Hangup]
     {
-        world.server.script(Rule::next(fault.clone()).method("GET"));
+        world.server.script(Rule::next(fault.clone()).method("GET").containing(name));
         let loaded = world.try_load(&key, LEN).result;
         // Whatever it was, it was no wrong byte (the suite proves those of a hit below), and the next load is a hit.
         drop(loaded);
         world.server.heal();
         assert_eq!(world.load(&key, LEN), hit(LEN), "{fault:?}");
     }
-    world.server.script(Rule::next(Fault::Flip).method("GET"));
+    world.server.script(Rule::next(Fault::Flip).method("GET").containing(name));
     assert_eq!(world.load(&key, LEN), hit(LEN), "spoiled on the way: read once more");
 }
 
@@ -201,7 +203,9 @@ fn a_silent_server_costs_no_more_than_the_deadline_and_service_is_back() {
     let world = World::new();
     let key = world.suite.key(1);
     world.save(&key, LEN);
-    world.server.script(Rule::next(Fault::Stall(Duration::from_secs(120))).method("GET").times(1));
+    // The tier itself asks for other things meanwhile.
+    let name = world.name(&key).leak();
+    world.server.script(Rule::next(Fault::Stall(Duration::from_secs(120))).method("GET").containing(name));
     let ctx = Ctx::within(Duration::from_millis(200));
     let (answer, took) =
         timed(|| world.suite.tier.load(&ctx, vec![world.suite.load_op(&key, LEN)]).wait().pop().unwrap());
@@ -224,7 +228,8 @@ fn a_save_that_is_given_up_in_the_middle_leaves_index_and_bucket_of_one_mind() {
     let world = World::new();
     let key = world.suite.key(1);
     // Carried out, but the answer comes too late.
-    world.server.script(Rule::next(Fault::Stall(Duration::from_secs(4))).method("PUT").containing("kv/"));
+    let name = world.name(&key).leak();
+    world.server.script(Rule::next(Fault::Stall(Duration::from_secs(4))).method("PUT").containing(name));
     let ctx = Ctx::within(Duration::from_secs(1));
     let save = world.suite.tier.save(&ctx, vec![world.suite.save_op(&key, LEN)]).wait().pop().unwrap();
     assert_eq!(save.result.unwrap_err().kind(), ErrorKind::Timeout);
@@ -242,7 +247,9 @@ fn a_save_that_succeeded_unheard_is_found() {
         config
     });
     let key = world.suite.key(1);
-    world.server.script(Rule::next(Fault::DoneThenError(500, "InternalError")).method("PUT"));
+    // The tier itself writes other things meanwhile.
+    let name = world.name(&key).leak();
+    world.server.script(Rule::next(Fault::DoneThenError(500, "InternalError")).method("PUT").containing(name));
     let done = world.suite.save_with(world.suite.save_op(&key, LEN));
     assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Io);
     world.suite.eventually("it is looked for and counted", || world.used() == LEN as u64);

@@ -506,7 +506,7 @@ fn who_takes_over_knows_whose_the_chunks_of_third_nodes_are() {
     all_is_in_the_snapshot(&first, &key(0));
     // It learns of the chunks by its first listing, which tells neither whose they are nor where in a chain; the snapshot that it starts with
     // is hidden from it.
-    server.script(Rule::next(Fault::Error(404, "NoSuchKey")).containing("/.kvtier/snapshot/").times(1));
+    server.script(Rule::next(Fault::Error(404, "NoSuchKey")).method("GET").containing("/.kvtier/snapshot/").times(1));
     let second = node(Evictor::Lease);
     second.suite.eventually("the second has listed the bucket", || second.tier.usage().chunks == 5);
     assert_eq!(tenants(&second), []);
