@@ -116,6 +116,8 @@ fn after_kill_9_usage_and_order_are_what_they_were() {
     let node = Node::start(&server);
     std::thread::sleep(Duration::from_millis(200));
     let died = node.kill();
+    // What it had sent may be carried out after its end.
+    wait(LATE, "its last request is carried out", || server.connections() == 0);
     let world = World::over(Arc::clone(&server), settings);
     assert_eq!(world.used(), world.in_bucket(), "usage is what is there");
     assert!(world.tier.usage().chunks >= CHUNKS);
@@ -126,8 +128,10 @@ fn after_kill_9_usage_and_order_are_what_they_were() {
     for n in 2000..2060 {
         world.save(&world.suite.key(n), LEN);
     }
-    world.suite.eventually("below the high mark", || world.used() <= 98 * LEN as u64);
-    assert_eq!(world.used(), world.in_bucket());
+    // More may be on its way out.
+    world
+        .suite
+        .eventually("below the high mark", || world.used() <= 98 * LEN as u64 && world.used() == world.in_bucket());
     let there = |keys: &[Key]| keys.iter().filter(|key| server.object(&world.name(key)).is_some()).count();
     assert_eq!(there(&keys[..10]), 10, "what was used last before the kill stays");
     assert!(there(&keys[10..30]) <= 2, "the oldest go first: {} of 20 stay", there(&keys[10..30]));
