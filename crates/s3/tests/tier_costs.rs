@@ -73,14 +73,20 @@ fn a_chunk_costs_one_request_a_few_allocations_and_no_copy() {
     let world = World::new();
     world.save(1, SMALL);
     world.save(2, LARGE);
+    let requests = || world.tier.client().counts().requests;
     let loads = |n, len| {
-        let mut into = Some(vec![world.suite.lease(len)]);
-        fewest(|| into = Some(world.load(n, into.take().unwrap())))
+        let (mut into, mut cost) = (Some(vec![world.suite.lease(len)]), u64::MAX);
+        let allocated = fewest(|| {
+            let before = requests();
+            into = Some(world.load(n, into.take().unwrap()));
+            // The tier itself may have asked for something meanwhile, though not each time.
+            cost = cost.min(requests() - before);
+        });
+        assert_eq!(cost, 1, "requests per loaded chunk: 1.00");
+        allocated
     };
     loads(1, SMALL);
-    let requests = world.tier.client().counts().requests;
     let (small, large) = (loads(1, SMALL), loads(2, LARGE));
-    assert_eq!(world.tier.client().counts().requests - requests, 2 * OPS as u64, "requests per loaded chunk: 1.00");
     let mut next = 100;
     let mut saves = |len| {
         let view = world.suite.view(&world.suite.key(0), 0, len);

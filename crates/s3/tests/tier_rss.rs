@@ -51,7 +51,7 @@ fn memory_stays_where_it_was_over_gigabytes() {
     config.truth.sweep_every = Duration::from_secs(1);
     let tier = S3Tier::open(config).unwrap();
     let suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
-    suite.eventually("the first listing", || tier.status().counter("sweeps") == 1);
+    suite.eventually("the first listing", || tier.status().counter("sweeps") > 0);
     let (mut n, mut moved) = (0, 0);
     // What is needed once is there after the first rounds.
     while n < 6 * FITS {
