@@ -11,12 +11,14 @@ pub mod scene;
 #[cfg(feature = "tier")]
 pub mod tier;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_mem::{Arena, ArenaConfig, Lease, View};
 use kvtier_s3::{Client, Config, Credentials, Endpoint, Http2, Place, Trust};
 use kvtier_testkit::s3::{Server, Setup, ca_pem};
+use tokio::net::TcpSocket;
 
 pub const MIB: usize = 1 << 20;
 
@@ -97,6 +99,13 @@ pub async fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("not within twenty seconds: {what}");
+}
+
+/// An address where nobody listens; nobody else is given it as long as the socket is kept, such as the server of another test.
+pub fn dead() -> (SocketAddr, TcpSocket) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    (socket.local_addr().unwrap(), socket)
 }
 
 /// Waits until the runtime runs nothing but the test.
