@@ -78,11 +78,13 @@ async fn a_broken_body_goes_on_where_it_ended_and_only_of_the_same_version() {
 #[tokio::test]
 async fn an_object_replaced_in_between_is_never_mixed() {
     let scene = Scene::of(LEN);
-    scene.server.script(Rule::next(Fault::Cut(LEN / 2))).script(Rule::next(Fault::Error(503, "SlowDown")).times(2));
+    scene.server.script(Rule::next(Fault::Cut(LEN / 2))).script(Rule::next(Fault::Error(503, "SlowDown")).times(100));
     let get = scene.get();
     let replace = async {
         soon("the first part was read", || scene.server.seen().len() >= 2).await;
         scene.server.put_object("k", vec![0; LEN]);
+        // Not before: pauses may be as short as nothing.
+        scene.server.heal();
     };
     let (got, ()) = tokio::join!(get, replace);
     assert_eq!(got.unwrap_err().kind(), ErrorKind::Conflict);

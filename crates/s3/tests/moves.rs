@@ -110,6 +110,16 @@ impl Scene {
 
 #[tokio::test]
 async fn a_name_that_moves_while_bodies_are_on_their_way() {
+    // What this machine does meanwhile keeps bodies from being on their way in one of these rounds, and not in all.
+    let mut tries = 0;
+    while resumed_where_a_name_moved().await == 0 {
+        tries += 1;
+        assert!(tries < 5, "what had landed was kept");
+    }
+}
+
+/// How many bodies went on elsewhere.
+async fn resumed_where_a_name_moved() -> u64 {
     let (old, new) = (Scene::server(), Scene::server());
     let scene = Scene::of(&old);
     old.script(Rule::next(Fault::Drip(LEN / 20, Duration::from_millis(20))).times(1000));
@@ -121,8 +131,8 @@ async fn a_name_that_moves_while_bodies_are_on_their_way() {
         .await;
     let counts = scene.client.counts();
     assert!(failed == 0 && took < BACK_MAX, "{failed} failed, back after {took:?}: {counts:?}");
-    assert!(counts.resumes >= 1, "what had landed was kept: {counts:?}");
     scene.end(&new).await;
+    counts.resumes
 }
 
 #[tokio::test]

@@ -214,7 +214,8 @@ async fn a_task_that_has_done_much_sees_what_is_stale_all_the_same() {
         server.flush().await.unwrap();
         assert_eq!(read(&mut client, [3, 0], 3).await, b"all");
         server.shutdown().await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        // It has come.
+        client.tcp().peek(&mut [0]).await.unwrap();
         poll_fn(|cx| {
             while let Poll::Ready(done) = tokio::task::coop::poll_proceed(cx) {
                 done.made_progress();
