@@ -1,4 +1,4 @@
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -164,10 +164,10 @@ impl Books {
         due.take(count).filter_map(|id| Some((id, names.get(&id)?.clone()))).collect()
     }
 
-    /// At most so many tenants that have something in the bucket and no name, those in `but` left out.
-    pub fn nameless(&self, but: &HashSet<TenantId>, count: usize) -> Vec<TenantId> {
+    /// At most so many tenants that have something in the bucket and no name, of those that are wanted.
+    pub fn nameless(&self, is_wanted: impl Fn(TenantId) -> bool, count: usize) -> Vec<TenantId> {
         let is_one =
-            |id: &TenantId| !matches!(*id, TenantId(0) | OTHERS) && !self.tenants.contains_key(id) && !but.contains(id);
+            |id: &TenantId| !matches!(*id, TenantId(0) | OTHERS) && !self.tenants.contains_key(id) && is_wanted(*id);
         self.index.tenants().map(|(id, _)| id).filter(is_one).take(count).collect()
     }
 

@@ -1,7 +1,7 @@
 //! What tenants are called: journals tell of chunks only by a tenant's number, and the next snapshot comes later. One object for each tenant, a
 //! manifest that tells of nothing else; whose have had nothing in the bucket for a day go.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,8 +16,9 @@ use crate::{Entry, Put};
 
 /// The most names that are read after one look at the journals.
 const READ_MAX: usize = 64;
-/// Whose name is not there is asked for again after so long.
-const AGAIN: Duration = Duration::from_secs(600);
+/// Whose name is not there is asked for again with the next journals, and then less and less often, but at least this often: who could not
+/// write it down tries that again with its next journal.
+const AGAIN_MAX: Duration = Duration::from_secs(600);
 /// The most names that are written before a journal; the others come with the next.
 const WRITTEN_MAX: usize = 256;
 /// How many are written at a time.
@@ -48,32 +49,32 @@ pub async fn write(shared: &Shared) -> crate::Result<()> {
 }
 
 /// Reads the names of those of whom only chunks were heard.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Nameless {
-    /// Nobody has written these down, since then.
-    unknown: HashSet<TenantId>,
-    since: Instant,
-}
-
-impl Default for Nameless {
-    fn default() -> Self {
-        Nameless { unknown: HashSet::new(), since: Instant::now() }
-    }
+    /// Nobody had written these down: when they are asked for again, and the pause before that.
+    unknown: HashMap<TenantId, (Instant, Duration)>,
 }
 
 impl Nameless {
     /// Asks for some of them.
     pub async fn ask(&mut self, shared: &Shared) -> crate::Result<()> {
-        if self.since.elapsed() > AGAIN {
-            *self = Nameless::default();
+        let (now, first) = (Instant::now(), shared.truth.config.journal_every);
+        let is_due = |id: TenantId| self.unknown.get(&id).is_none_or(|(again, _)| *again <= now);
+        let asked = shared.books().nameless(is_due, READ_MAX);
+        if asked.is_empty() {
+            return Ok(());
         }
-        let asked = shared.books().nameless(&self.unknown, READ_MAX);
+        // Those whose chunks are all gone are asked for no more.
+        self.unknown.retain(|id, _| shared.books().index.tenant_usage(*id).entries > 0);
         for id in asked {
             let found = bytes::get(&shared.client, &shared.truth.paths.tenant(id), manifest::BYTES_MAX).await?;
             let told = found.and_then(|bytes| Manifest::decode(&bytes).ok()).map(|told| told.tenants);
             match told.unwrap_or_default().into_iter().find(|(other, _)| *other == id) {
                 Some((_, name)) => drop(shared.books().note_tenant(id, &name)),
-                None => drop(self.unknown.insert(id)),
+                None => {
+                    let pause = self.unknown.get(&id).map_or(first, |(_, pause)| (*pause * 2).min(AGAIN_MAX));
+                    self.unknown.insert(id, (now + pause, pause));
+                }
             }
         }
         Ok(())
