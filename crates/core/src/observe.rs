@@ -126,7 +126,7 @@ pub enum Event {
 
 /// Hears of events.
 pub trait Listener: fmt::Debug + Send + Sync {
-    /// Events in the order they happened to each key.
+    /// Events in the order they happened to each key, one call at a time; perhaps a moment after who did it was answered.
     fn hear(&self, events: &[Event]);
 }
 

@@ -412,7 +412,7 @@ impl<M: Mover> Observe for Disk<M> {
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) {
-        self.shared.listen(listener);
+        self.shared.listeners.add(listener);
     }
 
     fn status(&self) -> Status {

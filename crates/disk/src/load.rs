@@ -207,7 +207,8 @@ pub fn settle<M: Mover>(
         Ok(true) => {
             add(&shared.counters.hits, 1);
             add(&shared.counters.loaded_bytes, len);
-            shared.tell(&[Event::Touched { key: *op.key.digest() }]);
+            shared.listeners.note(Event::Touched { key: *op.key.digest() });
+            shared.listeners.tell();
             slot.finish(op, Ok(Loaded::Hit { len }));
         }
         Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => {

@@ -201,10 +201,11 @@ impl<M: Mover> Room<M> {
         let Ok(Some(draft)) = shared.home.recycle(digest, victim.len) else { return false };
         shared.index().evicted(digest);
         shared.journal.note([Record::Remove(*digest)]);
+        shared.listeners.note(Event::Gone { key: *digest, len: victim.len });
         drop(one);
         add(&shared.counters.evicted, 1);
         add(&shared.counters.recycled, 1);
-        shared.tell(&[Event::Gone { key: *digest, len: victim.len }]);
+        shared.listeners.tell();
         (self.spare, self.counted) = (Some(draft), true);
         true
     }
@@ -403,20 +404,21 @@ impl<M: Mover> Shared<M> {
 
     /// Deletes what the index marked as leaving, and says so. What cannot be deleted stays. Answers how many are gone.
     pub fn delete(&self, victims: Vec<Entry>) -> usize {
-        let gone: Vec<Event> = victims.iter().filter_map(|victim| self.delete_one(&victim.chunk)).collect();
+        let gone = victims.iter().filter(|victim| self.delete_one(&victim.chunk)).count();
         if !victims.is_empty() {
             self.for_room.call();
-            self.tell(&gone);
+            self.listeners.tell();
         }
-        gone.len()
+        gone
     }
 
-    fn delete_one(&self, victim: &Chunk) -> Option<Event> {
+    /// Whether it is gone.
+    fn delete_one(&self, victim: &Chunk) -> bool {
         let Chunk { digest, len, bytes, .. } = *victim;
         let _one = self.name(&digest);
         // Saved again while it waited for its end: it stays.
         if !self.index().is_leaving(&digest) {
-            return None;
+            return false;
         }
         match self.home.delete(&digest, len) {
             Ok(there) => {
@@ -424,12 +426,16 @@ impl<M: Mover> Shared<M> {
                     self.uncount(bytes);
                 }
                 self.journal.note([Record::Remove(digest)]);
-                self.index().evicted(&digest).then_some(Event::Gone { key: digest, len })
+                let gone = self.index().evicted(&digest);
+                if gone {
+                    self.listeners.note(Event::Gone { key: digest, len });
+                }
+                gone
             }
             Err(e) => {
                 self.fault(format!("cannot delete the file of {digest}: {e}"));
                 self.index().restored(&digest);
-                None
+                false
             }
         }
     }

@@ -338,7 +338,7 @@ impl<M: Mover> Saving<M> {
         if let Err(end) = self.name_it(&key) {
             return self.end(end);
         }
-        shared.tell(&[Event::Stored { key: *key.digest(), len: self.len }]);
+        shared.listeners.tell();
         match shared.durability {
             Durability::None => self.stored(&key, Ok(())),
             Durability::Fdatasync => self.stored(&key, shared.home.sync_name(key.digest())),
@@ -433,6 +433,7 @@ impl<M: Mover> Saving<M> {
             return Err(Ok(Saved::Shed(ShedReason::Full)));
         }
         shared.journal.note([Record::Insert(chunk)]);
+        shared.listeners.note(Event::Stored { key: *digest, len });
         Ok(())
     }
 

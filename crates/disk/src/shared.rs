@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listener};
+use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listeners};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, Index};
 use kvtier_key::Digest;
@@ -64,7 +64,7 @@ pub struct Shared<M> {
     pub index: Mutex<Index>,
     names: [Mutex<()>; NAMES],
     lengths: RwLock<Vec<u64>>,
-    listeners: RwLock<Vec<Arc<dyn Listener>>>,
+    pub listeners: Listeners,
     began: Instant,
     pub last_fault: Mutex<Option<String>>,
     /// How often `.kvtier` was deleted under us, and made again.
@@ -115,7 +115,7 @@ impl<M: Mover> Shared<M> {
             index: Mutex::new(index),
             names: [const { Mutex::new(()) }; NAMES],
             lengths: RwLock::default(),
-            listeners: RwLock::default(),
+            listeners: Listeners::default(),
             began: Instant::now(),
             last_fault: Mutex::default(),
             restored: AtomicU64::new(0),
@@ -212,9 +212,10 @@ impl<M: Mover> Shared<M> {
         }
         let _ = index.insert(self.chunk(key, len));
         let hidden = index.is_hidden(key.digest());
+        self.listeners.note(Event::Stored { key: *key.digest(), len });
         drop(index);
         self.learn_length(len);
-        self.tell(&[Event::Stored { key: *key.digest(), len }]);
+        self.listeners.tell();
         (!hidden).then_some(len)
     }
 
@@ -267,21 +268,14 @@ impl<M: Mover> Shared<M> {
             index.suspect(digest);
         }
         let gone = index.forget(digest);
+        if let Some(entry) = &gone {
+            self.listeners.note(Event::Gone { key: *digest, len: entry.chunk.len });
+        }
         drop(index);
         self.for_room.call();
-        if let Some(entry) = gone {
+        if gone.is_some() {
             self.journal.note([Record::Remove(*digest)]);
-            self.tell(&[Event::Gone { key: *digest, len: entry.chunk.len }]);
-        }
-    }
-
-    pub fn listen(&self, listener: Arc<dyn Listener>) {
-        self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(listener);
-    }
-
-    pub fn tell(&self, events: &[Event]) {
-        if !events.is_empty() {
-            self.listeners.read().unwrap_or_else(PoisonError::into_inner).iter().for_each(|l| l.hear(events));
+            self.listeners.tell();
         }
     }
 

@@ -72,3 +72,10 @@ mod nested {
 
     kvtier_testkit::conformance!(make);
 }
+
+#[test]
+fn what_is_heard_last_of_a_key_is_so() {
+    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&|| {
+        Fixture::new(HostTier::open(HostConfig::new(CAPACITY)).unwrap()).with_capacity(CAPACITY)
+    });
+}

@@ -109,3 +109,8 @@ mod tls {
 
     kvtier_testkit::conformance!(make);
 }
+
+#[test]
+fn what_is_heard_last_of_a_key_is_so() {
+    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&|| fixture("bucket"));
+}

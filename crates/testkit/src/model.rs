@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use kvtier_core::{
     Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, GateStats, Hold, HoldId, Key, KeyPage,
-    Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status,
-    Ticket, Tier, Timekeeper, Usage,
+    Listener, Listeners, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot,
+    Status, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_key::KeyId;
 use kvtier_mem::{Lease, View};
@@ -68,14 +68,7 @@ pub struct ModelTier {
 #[derive(Debug, Default)]
 struct Shared {
     store: Mutex<Store>,
-    listeners: Mutex<Listeners>,
-}
-
-#[derive(Debug, Default)]
-struct Listeners {
-    all: Vec<Arc<dyn Listener>>,
-    /// Somebody is telling them something; what comes meanwhile is told by the same thread afterwards, in order.
-    busy: bool,
+    listeners: Listeners,
 }
 
 impl ModelTier {
@@ -164,24 +157,10 @@ impl Shared {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn listeners(&self) -> MutexGuard<'_, Listeners> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells listeners what happened, without a lock and one thread at a time, so that order is kept.
+    /// Tells listeners what happened, without a lock.
     fn tell(&self) {
-        loop {
-            let mut listeners = self.listeners();
-            let events = if listeners.busy { Vec::new() } else { std::mem::take(&mut self.store().events) };
-            if events.is_empty() {
-                return;
-            }
-            listeners.busy = true;
-            let all = listeners.all.clone();
-            drop(listeners);
-            all.iter().for_each(|listener| listener.hear(&events));
-            self.listeners().busy = false;
-        }
+        self.store().events.drain(..).for_each(|event| self.listeners.note(event));
+        self.listeners.tell();
     }
 
     fn load(&self, op: &mut Load) -> Result<Loaded, Error> {
@@ -294,7 +273,7 @@ impl Observe for ModelTier {
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) {
-        self.shared.listeners().all.push(listener);
+        self.shared.listeners.add(listener);
     }
 
     fn status(&self) -> Status {

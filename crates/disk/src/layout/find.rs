@@ -87,8 +87,9 @@ impl<M: Mover> Shared<M> {
             None => {
                 let tenant = self.tenants.id(key.namespace().tenant());
                 let _ = index.insert(Chunk::new(*key.digest(), len, found.bytes).with_tenant(tenant));
+                self.listeners.note(Event::Stored { key: *key.digest(), len: found.len.unwrap_or(found.bytes) });
                 drop(index);
-                self.tell(&[Event::Stored { key: *key.digest(), len: found.len.unwrap_or(found.bytes) }]);
+                self.listeners.tell();
             }
         }
     }

@@ -1,6 +1,7 @@
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use kvtier_core::{Event, OTHER_TENANTS, Spilled};
+use kvtier_core::{Event, Listeners, OTHER_TENANTS, Spilled};
 use kvtier_evict::Hint;
 use kvtier_index::{ChainPlace, Chunk, Entry, Index, Inserted, Quotas, Reservation, Reserve, TenantId, Want};
 use kvtier_key::{BlockSums, Digest, Key};
@@ -11,10 +12,10 @@ use super::tenants::Tenants;
 /// What a chunk costs: whole pages.
 pub const PAGE: u64 = 4096;
 
-/// What went for something else: what to tell of it, and its bytes.
+/// What went for something else: how many, and their bytes.
 #[derive(Debug, Default)]
 pub struct Gone {
-    pub events: Vec<Event>,
+    pub count: u64,
     pub chunks: Vec<Spilled>,
 }
 
@@ -24,6 +25,8 @@ pub struct Chunks {
     pub index: Index,
     bytes: HashMap<Digest, Stored>,
     tenants: Tenants,
+    /// Told by who has let go of these.
+    listeners: Arc<Listeners>,
 }
 
 /// A chunk's bytes and what proves them.
@@ -35,8 +38,8 @@ pub struct Stored {
 }
 
 impl Chunks {
-    pub fn new(index: Index) -> Self {
-        Chunks { index, bytes: HashMap::new(), tenants: Tenants::default() }
+    pub fn new(index: Index, listeners: Arc<Listeners>) -> Self {
+        Chunks { index, bytes: HashMap::new(), tenants: Tenants::default(), listeners }
     }
 
     /// Limits what tenants may have.
@@ -83,6 +86,7 @@ impl Chunks {
         let entered = !matches!(self.index.commit(room, chunk), Inserted::Refused(_));
         if entered {
             self.bytes.insert(digest, stored);
+            self.listeners.note(Event::Stored { key: digest, len });
         }
         entered
     }
@@ -126,16 +130,18 @@ impl Chunks {
             // The set that it is in now, which may have been declared after it was saved.
             let set = self.index.set_of(&victim.chunk.digest);
             self.index.evicted(&victim.chunk.digest);
-            gone.events.push(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
+            self.listeners.note(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
+            gone.count += 1;
             gone.chunks.extend(stored.map(|stored| Spilled::new(stored.key, stored.bytes).with_set(set)));
         }
     }
 
     /// Drops a chunk whose bytes are wrong, even if it is held.
-    pub fn forget(&mut self, digest: &Digest) -> Option<Event> {
+    pub fn forget(&mut self, digest: &Digest) {
         self.bytes.remove(digest);
-        let entry = self.index.forget(digest)?;
-        Some(Event::Gone { key: *digest, len: entry.chunk.len })
+        if let Some(entry) = self.index.forget(digest) {
+            self.listeners.note(Event::Gone { key: *digest, len: entry.chunk.len });
+        }
     }
 
     pub fn tenant_name(&self, id: TenantId) -> String {

@@ -8,11 +8,11 @@ mod ops;
 mod tenants;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use kvtier_core::{
-    Caps, Ctx, Digest, Done, Error, ErrorKind, Event, Hint, Hold, HoldId, Key, Listener, Load, Loaded, LookedUp, Mode,
+    Caps, Ctx, Digest, Done, Error, ErrorKind, Hint, Hold, HoldId, Key, Listeners, Load, Loaded, LookedUp, Mode,
     Presence, Removed, Save, Saved, ShedReason, Spill, Ticket, Tier, View,
 };
 use kvtier_index::{ChainPlace, Index, IndexConfig};
@@ -35,7 +35,7 @@ pub struct HostTier {
     chunks: Mutex<Chunks>,
     closed: AtomicBool,
     began: Instant,
-    listeners: RwLock<Vec<Arc<dyn Listener>>>,
+    listeners: Arc<Listeners>,
     spill: OnceLock<Arc<dyn Spill>>,
     counters: HostCounters,
 }
@@ -48,7 +48,8 @@ impl HostTier {
         let limits = IndexConfig::new(config.bytes).with_high_mark(config.high_mark);
         let index = Index::new(limits, policy)
             .map_err(|e| invalid("the host tier cannot have this size or high mark").with_source(e))?;
-        let mut chunks = Chunks::new(index);
+        let listeners = Arc::<Listeners>::default();
+        let mut chunks = Chunks::new(index, Arc::clone(&listeners));
         chunks.limit(&config.quotas);
         config
             .compat
@@ -70,7 +71,7 @@ impl HostTier {
             chunks: Mutex::new(chunks),
             closed: AtomicBool::new(false),
             began: Instant::now(),
-            listeners: RwLock::default(),
+            listeners,
             spill: OnceLock::new(),
             counters: HostCounters::default(),
         })
@@ -92,12 +93,6 @@ impl HostTier {
 
     fn now_ms(&self) -> u64 {
         self.began.elapsed().as_millis() as u64
-    }
-
-    fn tell(&self, events: &[Event]) {
-        if !events.is_empty() {
-            self.listeners.read().unwrap_or_else(PoisonError::into_inner).iter().for_each(|l| l.hear(events));
-        }
     }
 
     fn error(&self, kind: ErrorKind, what: &'static str) -> Error {
@@ -162,7 +157,7 @@ impl HostTier {
             }
         }
         drop(chunks);
-        self.tell(&gone.events);
+        self.listeners.tell();
         counts
     }
 }

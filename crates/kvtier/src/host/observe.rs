@@ -1,4 +1,4 @@
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use kvtier_core::{Cursor, KeyInfo, KeyPage, Listener, Observe, Status, TenantUsage, Usage};
 
@@ -31,7 +31,7 @@ impl Observe for HostTier {
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) {
-        self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(listener);
+        self.listeners.add(listener);
     }
 
     fn status(&self) -> Status {

@@ -46,14 +46,15 @@ impl HostTier {
             return Ok(miss(&self.counters.misses_length, MissReason::Length));
         }
         if !copy_checked(stored.bytes.as_ref(), &stored.sums, &mut op.into) {
-            let gone = self.chunks().forget(&digest);
-            self.tell(gone.as_slice());
+            self.chunks().forget(&digest);
+            self.listeners.tell();
             return Ok(miss(&self.counters.misses_corrupt, MissReason::Corrupt));
         }
         let len = stored.sums.len();
         add(&self.counters.hits, 1);
         add(&self.counters.loaded_bytes, len);
-        self.tell(&[Event::Touched { key: digest }]);
+        self.listeners.note(Event::Touched { key: digest });
+        self.listeners.tell();
         Ok(Loaded::Hit { len })
     }
 
@@ -87,7 +88,7 @@ impl HostTier {
         drop(chunks);
         add(&self.counters.stored, 1);
         add(&self.counters.saved_bytes, len);
-        self.tell(&[Event::Stored { key: *op.key.digest(), len }]);
+        self.listeners.tell();
         self.give_up(above_mark);
         Ok(Saved::Stored)
     }
@@ -99,11 +100,11 @@ impl HostTier {
 
     /// Tells of what was evicted, and hands it to whoever takes it: as much as leaves memory for the next chunks.
     fn give_up(&self, gone: Gone) {
-        if gone.events.is_empty() {
+        if gone.count == 0 {
             return;
         }
-        add(&self.counters.evicted, gone.events.len() as u64);
-        self.tell(&gone.events);
+        add(&self.counters.evicted, gone.count);
+        self.listeners.tell();
         let Some(spill) = self.spill.get() else { return };
         // What is handed over keeps its memory until it lies below.
         let (mut chunks, room) = (gone.chunks, self.spill_room());
@@ -127,9 +128,9 @@ impl HostTier {
     /// Tells of what goes because memory is needed at once: to hand it over would keep it.
     fn drop_at_once(&self, gone: &Gone) {
         let is_spilled = self.spill.get().is_some();
-        add(&self.counters.evicted, gone.events.len() as u64);
+        add(&self.counters.evicted, gone.count);
         add(&self.counters.spill_dropped, if is_spilled { gone.chunks.len() as u64 } else { 0 });
-        self.tell(&gone.events);
+        self.listeners.tell();
     }
 
     fn claim(&self, key: &Key, bytes: u64, place: ChainPlace) -> Result<Reservation, ShedReason> {
@@ -171,7 +172,7 @@ impl HostTier {
                 return Some(lease);
             }
             let gone = self.chunks().make_space(self.now_ms(), len);
-            if gone.events.is_empty() {
+            if gone.count == 0 {
                 break;
             }
             self.drop_at_once(&gone);

@@ -322,7 +322,7 @@ impl Observe for S3Tier {
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) {
-        self.shared.listen(listener);
+        self.shared.listeners.add(listener);
     }
 
     fn status(&self) -> Status {

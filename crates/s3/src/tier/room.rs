@@ -299,7 +299,6 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
         shared.fault(what);
     }
     add(&shared.counters.delete_failures, refused.len() as u64);
-    let mut events = Vec::with_capacity(batch.len());
     let mut books = shared.books();
     for ((victim, _), name) in batch.iter().zip(&names) {
         let digest = victim.chunk.digest;
@@ -315,11 +314,13 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
             books.changed(digest);
             books.note_absent(digest);
             shared.truth.removed(digest);
-            events.extend((!suspect).then_some(Event::Gone { key: digest, len: victim.chunk.len }));
+            if !suspect {
+                shared.listeners.note(Event::Gone { key: digest, len: victim.chunk.len });
+            }
         }
     }
     drop(books);
-    shared.tell(&events);
+    shared.listeners.tell();
     (names.len() - refused.len(), trouble)
 }
 

@@ -1,7 +1,7 @@
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listener};
+use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listeners};
 use kvtier_index::{ChainPlace, Index, Inserted, Reservation};
 use kvtier_key::Digest;
 use kvtier_mem::Arena;
@@ -43,7 +43,7 @@ pub struct Shared {
     /// Told whenever room or bounce memory may have come free.
     pub freed: Notify,
     books: Mutex<Books>,
-    listeners: RwLock<Vec<Arc<dyn Listener>>>,
+    pub listeners: Listeners,
     began: Instant,
     last_fault: Mutex<Option<String>>,
 }
@@ -82,7 +82,7 @@ impl Shared {
             outbox: Outbox::default(),
             freed: Notify::new(),
             books: Mutex::new(Books::new(index, (config.fresh_hit_max, config.fresh_miss_max))),
-            listeners: RwLock::default(),
+            listeners: Listeners::default(),
             began: Instant::now(),
             last_fault: Mutex::default(),
         }
@@ -138,6 +138,7 @@ impl Shared {
             let chunk = books.chunk(sight.key, sight.len);
             let _ = books.hear_of(chunk);
             add(&self.counters.discovered, 1);
+            self.listeners.note(Event::Stored { key: *digest, len: sight.len });
         }
         self.note(&mut books, sight.key, sight.name);
         // What belongs to it may be gone.
@@ -145,7 +146,7 @@ impl Shared {
         drop(books);
         if new {
             self.outbox.ring();
-            self.tell(&[Event::Stored { key: *digest, len: sight.len }]);
+            self.listeners.tell();
         }
         whole
     }
@@ -172,25 +173,31 @@ impl Shared {
             let suspect = books.index.is_suspect(digest);
             books.note_absent(*digest);
             books.changed(*digest);
-            books.index.forget(digest).filter(|_| !suspect)
+            let gone = books.index.forget(digest).filter(|_| !suspect);
+            if let Some(entry) = &gone {
+                self.listeners.note(Event::Gone { key: *digest, len: entry.chunk.len });
+            }
+            gone.is_some()
         };
         self.freed.notify_waiters();
-        if let Some(entry) = gone {
+        if gone {
             self.truth.removed(*digest);
             add(&self.counters.vanished, 1);
-            self.tell(&[Event::Gone { key: *digest, len: entry.chunk.len }]);
+            self.listeners.tell();
         }
     }
 
     /// The object failed its checks, unless the key changed since `look`: a miss until it is written over. Its bytes still count.
     pub fn condemn(&self, sight: Sight<'_>, look: &Look<'_>) {
         let digest = sight.key.digest();
-        let gone = {
+        {
             let mut books = self.books();
             if !look.is_current() {
                 return;
             }
-            let before = books.index.get(digest);
+            if let Some(entry) = books.index.get(digest) {
+                self.listeners.note(Event::Gone { key: *digest, len: entry.chunk.len });
+            }
             if books.index.is_known(digest) {
                 books.index.resize(digest, sight.len, sight.len);
             } else {
@@ -201,22 +208,9 @@ impl Shared {
                 books.note_name(digest, sight.name);
             }
             books.note_corrupt(digest, sight.etag);
-            before
-        };
+        }
         add(&self.counters.condemned, 1);
-        if let Some(entry) = gone {
-            self.tell(&[Event::Gone { key: *digest, len: entry.chunk.len }]);
-        }
-    }
-
-    pub fn listen(&self, listener: Arc<dyn Listener>) {
-        self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(listener);
-    }
-
-    pub fn tell(&self, events: &[Event]) {
-        if !events.is_empty() {
-            self.listeners.read().unwrap_or_else(PoisonError::into_inner).iter().for_each(|l| l.hear(events));
-        }
+        self.listeners.tell();
     }
 
     pub fn last_fault(&self) -> Option<String> {
@@ -254,11 +248,14 @@ pub fn enter(shared: &Shared, (key, name): (&Key, &str), len: u64, (room, place)
     let inserted = books.index.commit(room, chunk);
     books.acquit(key.digest());
     shared.note(&mut books, key, name);
-    drop(books);
     let entered = !matches!(inserted, Inserted::Refused(_));
     if entered {
+        shared.listeners.note(Event::Stored { key: *key.digest(), len });
+    }
+    drop(books);
+    if entered {
         shared.truth.inserted(chunk);
-        shared.tell(&[Event::Stored { key: *key.digest(), len }]);
+        shared.listeners.tell();
     }
     entered
 }

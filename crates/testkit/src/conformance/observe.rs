@@ -86,6 +86,35 @@ pub fn stored_and_gone_are_heard(make: &dyn Fn() -> Fixture) {
     assert_eq!(of(1), Some(vec![Event::Stored { key: *f.key(1).digest(), len }]));
 }
 
+/// However many save and remove a key at once, what listeners hear of it last is how it is. Not so of a stack, whose tiers each tell of
+/// theirs.
+pub fn what_is_heard_last_of_a_key_is_so(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    let heard = Arc::new(Heard::default());
+    f.tier.listen(heard.clone());
+    std::thread::scope(|scope| {
+        for n in 0..4 {
+            let f = &f;
+            scope.spawn(move || {
+                (0..10).for_each(|round| {
+                    let keys = f.keys([(n + round) % 2]);
+                    // Some save what others remove: which comes first is all the same.
+                    if (n / 2 + round) % 2 == 0 {
+                        let _ = f.save_with(f.save_op(&keys[0], LEN));
+                    } else {
+                        f.remove(&keys);
+                    }
+                });
+            });
+        }
+    });
+    for n in 0..2 {
+        let is_there = || f.lookup(&f.keys([n]), kvtier_core::Mode::Each)[0].is_hit();
+        let last = || heard.0.lock().unwrap_or_else(PoisonError::into_inner).get(f.key(n).digest())?.last().copied();
+        f.eventually("what was heard last is so", || matches!(last(), Some(Event::Stored { .. })) == is_there());
+    }
+}
+
 /// A fresh tier works and says so.
 pub fn status_says_whether_it_works(make: &dyn Fn() -> Fixture) {
     let f = make();

@@ -130,12 +130,11 @@ impl Merger {
         for news in told {
             let when = When::between(shared, news.from_ms, news.to_ms);
             for some in news.records.chunks(SOME) {
-                let mut events = Vec::new();
                 let mut guard = shared.books();
-                let mut desk = Desk { shared, books: &mut guard, merger: self, events: &mut events };
+                let mut desk = Desk { shared, books: &mut guard, merger: self };
                 some.iter().for_each(|record| desk.apply(record, (&news.node, when)));
                 drop(guard);
-                shared.tell(&events);
+                shared.listeners.tell();
             }
             count += news.records.len();
         }
@@ -248,7 +247,6 @@ struct Desk<'a> {
     shared: &'a Shared,
     books: &'a mut Books,
     merger: &'a mut Merger,
-    events: &'a mut Vec<Event>,
 }
 
 impl Desk<'_> {
@@ -296,7 +294,7 @@ impl Desk<'_> {
                 let _ = self.books.hear_of(*chunk);
                 self.books.watch.note(digest);
                 add(&self.shared.counters.discovered, 1);
-                self.events.push(Event::Stored { key: digest, len: chunk.len });
+                self.shared.listeners.note(Event::Stored { key: digest, len: chunk.len });
             }
         }
     }
@@ -317,7 +315,9 @@ impl Desk<'_> {
                 self.books.watch.note(*digest);
                 // A suspect was gone for everybody already.
                 add(&self.shared.counters.vanished, u64::from(!suspect));
-                self.events.extend((!suspect).then_some(Event::Gone { key: *digest, len: entry.chunk.len }));
+                if !suspect {
+                    self.shared.listeners.note(Event::Gone { key: *digest, len: entry.chunk.len });
+                }
             }
         }
     }

@@ -143,7 +143,7 @@ impl Sweep {
         let found: Vec<(Listed, &str)> =
             entries.iter().filter_map(|entry| Some((listed(shared, entry)?, entry.key.as_str()))).collect();
         add(&shared.counters.listed, found.len() as u64);
-        let mut events = Vec::new();
+        let mut discovered = 0;
         for some in found.chunks(SOME) {
             let page: Vec<Listed> = some.iter().map(|(listed, _)| *listed).collect();
             let mut guard = shared.books();
@@ -155,11 +155,14 @@ impl Sweep {
                 if !shared.names.is_own() {
                     books.note_name(&listed.digest, name);
                 }
-                events.extend(new.then_some(Event::Stored { key: listed.digest, len: listed.len }));
+                if new {
+                    shared.listeners.note(Event::Stored { key: listed.digest, len: listed.len });
+                    discovered += 1;
+                }
             }
         }
-        add(&shared.counters.discovered, events.len() as u64);
-        shared.tell(&events);
+        add(&shared.counters.discovered, discovered);
+        shared.listeners.tell();
     }
 
     /// After the last page: what is not there any more goes, and what nobody here has used stands by its age.
@@ -170,15 +173,17 @@ impl Sweep {
             let books = &mut *guard;
             let is_young = |slot: u32| books.seen.ms(slot) + LAG_MS > self.began_ms;
             let (gone, next) = self.round().drop_unlisted(&mut books.index, &books.watch, (at, is_young));
+            let mut vanished = 0;
             // Suspects were gone for everybody already.
-            let heard = gone.iter().filter(|entry| !books.index.is_suspect(&entry.chunk.digest));
-            let events: Vec<Event> =
-                heard.map(|entry| Event::Gone { key: entry.chunk.digest, len: entry.chunk.len }).collect();
+            for entry in gone.iter().filter(|entry| !books.index.is_suspect(&entry.chunk.digest)) {
+                shared.listeners.note(Event::Gone { key: entry.chunk.digest, len: entry.chunk.len });
+                vanished += 1;
+            }
             // It may have been saved again when its page had gone by.
             gone.iter().for_each(|entry| books.note_absent_at(entry.chunk.digest, self.began));
             drop(guard);
-            add(&shared.counters.vanished, events.len() as u64);
-            shared.tell(&events);
+            add(&shared.counters.vanished, vanished);
+            shared.listeners.tell();
             from = next;
         }
         let order = {

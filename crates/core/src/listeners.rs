@@ -1,0 +1,186 @@
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{Event, Listener};
+
+/// Who listens to a tier. What happens to a key is [noted](Listeners::note) in the moment it does, under the lock that orders what happens to
+/// it, and [told](Listeners::tell) when the tier holds no lock: in the order in which it was noted, by one thread at a time.
+#[derive(Default)]
+pub struct Listeners {
+    state: Mutex<State>,
+    /// Whether there are any: without, nothing is noted.
+    any: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    all: Arc<[Arc<dyn Listener>]>,
+    waiting: Vec<Event>,
+    /// Somebody is telling them something; what comes meanwhile the same thread tells afterwards.
+    busy: bool,
+}
+
+impl Listeners {
+    /// One more, which hears of what is noted from now on.
+    pub fn add(&self, listener: Arc<dyn Listener>) {
+        let mut state = self.state();
+        state.all = state.all.iter().cloned().chain([listener]).collect();
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Notes what has just happened. Quick, and calls nobody: it may be called under locks of the tier's own.
+    pub fn note(&self, event: Event) {
+        if self.any.load(Ordering::Acquire) {
+            self.state().waiting.push(event);
+        }
+    }
+
+    /// Tells what was noted, unless another thread is telling: that one does it then. A listener may call its tier.
+    pub fn tell(&self) {
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        while let Some((all, events)) = self.turn() {
+            let _busy = Busy(self);
+            all.iter().for_each(|listener| listener.hear(&events));
+        }
+    }
+
+    /// What is to be told, by the caller alone.
+    fn turn(&self) -> Option<(Arc<[Arc<dyn Listener>]>, Vec<Event>)> {
+        let mut state = self.state();
+        if state.busy || state.waiting.is_empty() {
+            return None;
+        }
+        state.busy = true;
+        Some((Arc::clone(&state.all), std::mem::take(&mut state.waiting)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread that tells; a listener that panics does not silence the others for good.
+struct Busy<'a>(&'a Listeners);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.state().busy = false;
+    }
+}
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        write!(f, "Listeners({}, {} events wait)", state.all.len(), state.waiting.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::thread;
+
+    use super::*;
+    use crate::Digest;
+
+    /// Whether each key is there, as heard; panics when it hears twice the same.
+    #[derive(Debug, Default)]
+    struct Heard(Mutex<(HashMap<Digest, bool>, usize)>);
+
+    impl Listener for Heard {
+        fn hear(&self, events: &[Event]) {
+            let mut heard = self.0.lock().unwrap();
+            for event in events {
+                let (key, there) = match event {
+                    Event::Stored { key, .. } => (*key, true),
+                    Event::Gone { key, .. } => (*key, false),
+                    _ => continue,
+                };
+                assert_ne!(heard.0.insert(key, there), Some(there), "out of order");
+                heard.1 += 1;
+            }
+        }
+    }
+
+    fn key(n: u8) -> Digest {
+        Digest([n; 32])
+    }
+
+    #[test]
+    fn what_happens_to_a_key_is_told_in_that_order_whoever_tells() {
+        let (listeners, heard) = (Listeners::default(), Arc::new(Heard::default()));
+        listeners.add(heard.clone());
+        let there = Mutex::new([false; 3]);
+        let flip = |n: usize| {
+            let mut there = there.lock().unwrap();
+            there[n] = !there[n];
+            let (key, len) = (key(n as u8), 1);
+            listeners.note(if there[n] { Event::Stored { key, len } } else { Event::Gone { key, len } });
+        };
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    (0..5000).for_each(|n| {
+                        flip(n % 3);
+                        listeners.tell();
+                    });
+                });
+            }
+        });
+        let heard = heard.0.lock().unwrap();
+        assert_eq!(heard.1, 4 * 5000, "all of it");
+        (0..3).for_each(|n| assert_eq!(heard.0[&key(n as u8)], there.lock().unwrap()[n]));
+    }
+
+    /// Calls its tier, which tells it more.
+    #[derive(Debug, Default)]
+    struct Caller(Mutex<Vec<Event>>, std::sync::OnceLock<Arc<Listeners>>);
+
+    impl Listener for Caller {
+        fn hear(&self, events: &[Event]) {
+            self.0.lock().unwrap().extend_from_slice(events);
+            if let [Event::Touched { key }] = events {
+                let listeners = self.1.get().unwrap();
+                listeners.note(Event::Gone { key: *key, len: 7 });
+                listeners.tell();
+            }
+        }
+    }
+
+    #[test]
+    fn a_listener_that_calls_its_tier_hears_the_rest_afterwards() {
+        let (listeners, caller) = (Arc::new(Listeners::default()), Arc::new(Caller::default()));
+        listeners.note(Event::Touched { key: key(9) });
+        caller.1.set(Arc::clone(&listeners)).unwrap();
+        listeners.add(caller.clone());
+        let touched = Event::Touched { key: key(1) };
+        listeners.note(touched);
+        listeners.tell();
+        assert_eq!(*caller.0.lock().unwrap(), [touched, Event::Gone { key: key(1), len: 7 }], "and nothing of before");
+    }
+
+    #[derive(Debug)]
+    struct Panics;
+
+    impl Listener for Panics {
+        fn hear(&self, _: &[Event]) {
+            panic!("as the test wants it");
+        }
+    }
+
+    #[test]
+    fn one_that_panics_does_not_silence_the_tier() {
+        let (listeners, heard) = (Listeners::default(), Arc::new(Heard::default()));
+        listeners.add(heard.clone());
+        listeners.add(Arc::new(Panics));
+        for n in 0..2 {
+            listeners.note(Event::Stored { key: key(n), len: 1 });
+            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listeners.tell()));
+            assert!(told.is_err());
+        }
+        assert_eq!(heard.0.lock().unwrap().1, 2);
+    }
+}
