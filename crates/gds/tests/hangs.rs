@@ -6,10 +6,12 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Bench, LEN, foreign_stream, set_later};
+use common::{Bench, LEN, MIB, foreign_stream, set_later};
 use kvtier_core::{Ctx, ErrorKind, Load, Loaded, Saved, Tier};
 use kvtier_fakegpu::{Fakes, Report};
 use kvtier_gds::GdsTier;
+use kvtier_mem::Arena;
+use kvtier_mem::cuda::Gpu;
 
 /// How long a call may take here: one that returns does so by then, though the machine stands still meanwhile.
 const WAIT: Duration = Duration::from_secs(3);
@@ -112,8 +114,8 @@ fn memory_of_two_gpus_in_one_load_is_an_error_and_not_mixed_up() {
         let bench = Bench::direct(|_| {});
         let key = bench.key(1);
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
-        let second = kvtier_mem::cuda::Gpu::open(1).unwrap();
-        let there = kvtier_mem::Arena::device(&second, 1 << 20).unwrap();
+        let second = Gpu::open(1).unwrap();
+        let there = Arena::device(&second, 1 << 20).unwrap();
         let into = vec![bench.arena.lease(128 << 10).unwrap(), there.lease(LEN - (128 << 10)).unwrap()];
         let done = bench.load_into(&key, into);
         assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Io);
@@ -122,4 +124,33 @@ fn memory_of_two_gpus_in_one_load_is_an_error_and_not_mixed_up() {
     };
     let fakes = Fakes::new().devices(2);
     fakes.run("memory_of_two_gpus_in_one_load_is_an_error_and_not_mixed_up", body, Report::is_clean);
+}
+
+#[test]
+fn a_kernel_that_one_gpu_does_not_load_holds_up_neither_a_status_nor_other_loads() {
+    let body = || {
+        let bench = Bench::direct(|config| config.open_wait = 3 * WAIT);
+        let (key, second) = (bench.key(1), Gpu::open(1).unwrap());
+        assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
+        let there = Arena::device(&second, 4 * MIB).unwrap();
+        let load = || vec![Load { key: key.clone(), into: vec![there.lease(LEN).unwrap()] }];
+        let first = bench.tier.load(&Ctx::within(Duration::from_secs(60)), load());
+        // Then it asks for the kernel, and nothing comes back.
+        while bench.counter("direct_bytes") == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let began = Instant::now();
+        assert!(bench.reasons().contains("checksums taken on the GPU"), "{}", bench.reasons());
+        bench.prove(&key, LEN);
+        let meanwhile = bench.tier.load(&Ctx::within(Duration::from_secs(60)), load()).wait().pop().unwrap();
+        assert_eq!(meanwhile.result.unwrap(), Loaded::Hit { len: LEN as u64 });
+        assert!(began.elapsed() < 2 * WAIT, "{:?}", began.elapsed());
+        assert_eq!(first.wait().pop().unwrap().result.unwrap(), Loaded::Hit { len: LEN as u64 });
+        assert!(bench.reasons().contains("copied back from GPU 1 for checksums"), "{}", bench.reasons());
+        assert_eq!(["summed_bytes", "proven_bytes"].map(|name| bench.counter(name)), [MIB as u64, 2 * MIB as u64]);
+    };
+    // The first is GPU 0's.
+    let fakes = Fakes::new().devices(2).fail("cuModuleLoadData:2:H");
+    let name = "a_kernel_that_one_gpu_does_not_load_holds_up_neither_a_status_nor_other_loads";
+    fakes.run(name, body, |report| assert_eq!(report.calls("cuModuleLoadData"), 2, "nobody tries it again"));
 }
