@@ -20,6 +20,7 @@ pub const INVALID_DEVICE: c_int = 101;
 pub const INVALID_CONTEXT: c_int = 201;
 pub const INVALID_HANDLE: c_int = 400;
 const NOT_READY: c_int = 600;
+pub const ILLEGAL_ADDRESS: c_int = 700;
 const ALREADY_REGISTERED: c_int = 712;
 const NOT_REGISTERED: c_int = 713;
 pub const NOT_SUPPORTED: c_int = 801;
@@ -55,6 +56,9 @@ macro_rules! fails {
         fails!($symbol);
         if $crate::cuda::CURRENT.get() == 0 {
             return $crate::cuda::INVALID_CONTEXT;
+        }
+        if let Some(code) = $crate::kernels::broke() {
+            return code;
         }
     };
     ($symbol:literal minded by captures) => {
@@ -262,7 +266,7 @@ extern "C" fn cuStreamSynchronize(stream: usize) -> c_int {
     fails!("cuStreamSynchronize" minded by captures);
     with(stream, |stream| {
         stream.wait();
-        OK
+        crate::kernels::broke().unwrap_or(OK)
     })
 }
 
@@ -369,6 +373,7 @@ unsafe extern "C" fn cuGetErrorName(error: c_int, name: *mut *const c_char) -> c
         INVALID_CONTEXT => c"CUDA_ERROR_INVALID_CONTEXT",
         INVALID_HANDLE => c"CUDA_ERROR_INVALID_HANDLE",
         NOT_READY => c"CUDA_ERROR_NOT_READY",
+        ILLEGAL_ADDRESS => c"CUDA_ERROR_ILLEGAL_ADDRESS",
         _ => c"CUDA_ERROR_UNKNOWN",
     };
     // SAFETY: as CUDA demands of its caller; the text is static.

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::cuda::{INVALID, INVALID_HANDLE, NOT_SUPPORTED, OK, fails, tell, with};
+use crate::cuda::{ILLEGAL_ADDRESS, INVALID, INVALID_HANDLE, NOT_SUPPORTED, OK, fails, tell, with};
 use crate::faults::number;
 use crate::memory;
 use crate::ptx::{Kernel, Words};
@@ -26,6 +26,11 @@ static RUNS: AtomicU64 = AtomicU64::new(0);
 
 fn loaded() -> MutexGuard<'static, (usize, BTreeMap<usize, Arc<Kernel>>)> {
     LOADED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What every call answers once a kernel touched memory that is not there: as the real one's, the context is of no use any more.
+pub fn broke() -> Option<c_int> {
+    (FAULTS.load(Ordering::Relaxed) > 0).then_some(ILLEGAL_ADDRESS)
 }
 
 /// What the report says of kernels.

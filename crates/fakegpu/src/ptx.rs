@@ -1,4 +1,6 @@
-//! Runs kernels: reads PTX, as much of it as our kernels are written in, and does what it says, one thread after the other.
+//! Runs kernels: reads PTX, as much of it as our kernels are written in, and does what it says, one thread after the other. What NVIDIA's assembler
+//! would not take (registers that are not declared, or of another kind) is not understood here either; a register that was never set holds anything
+//! on a GPU, and here ends the kernel.
 
 use std::collections::BTreeMap;
 
@@ -53,16 +55,16 @@ pub trait Words {
 const WORD: u64 = u32::MAX as u64;
 const LONG: u64 = u64::MAX;
 
-/// Names, numbered in the order in which they come.
-#[derive(Default)]
-struct Names(BTreeMap<String, usize>);
-
-impl Names {
-    fn number(&mut self, name: &str) -> usize {
-        let next = self.0.len();
-        *self.0.entry(name.to_owned()).or_insert(next)
-    }
+/// What a register holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Bit,
+    Word,
+    Long,
 }
+
+/// Names: their numbers, in the order in which they come, and what they are names of.
+type Names<'a, T> = BTreeMap<&'a str, (usize, T)>;
 
 impl Kernel {
     /// The one kernel of a module. The error names what is not understood.
@@ -76,15 +78,16 @@ impl Kernel {
         let (_, rest) = rest.split_once('{').ok_or_else(odd)?;
         // Braces inside are those of vectors.
         let (body, _) = rest.rsplit_once('}').ok_or_else(odd)?;
-        let (mut names, mut registers) = (Names::default(), Names::default());
-        let params = params.split(',').map(|param| parameter(param, &mut names)).collect::<Result<Vec<_>, _>>()?;
-        let (lines, labels) = lines(body);
-        let mut reader = Reader { names: &mut names, registers: &mut registers, labels: &labels };
+        let params = params.split(',').map(parameter).collect::<Result<Vec<_>, _>>()?;
+        let names = params.iter().enumerate().map(|(n, (name, bytes))| (*name, (n, *bytes))).collect();
+        let (lines, labels, registers) = lines(body)?;
+        let reader = Reader { params: names, registers, labels };
         let code = lines.iter().map(|line| reader.op(line)).collect::<Result<_, _>>()?;
-        Ok(Kernel { name: name.trim().to_owned(), params, code, registers: registers.0.len() })
+        let params = params.into_iter().map(|(_, bytes)| bytes).collect();
+        Ok(Kernel { name: name.trim().to_owned(), params, code, registers: reader.registers.len() })
     }
 
-    /// Runs all threads. `None` when one touched memory that is not there.
+    /// Runs all threads. `None` when one touched memory that is not there, or used a register that was not set.
     pub fn run(&self, (blocks, threads): (u32, u32), params: &[u64], words: &mut impl Words) -> Option<()> {
         for block in 0..blocks {
             (0..threads).try_for_each(|thread| self.thread([block, threads, thread], params, words))?;
@@ -93,101 +96,119 @@ impl Kernel {
     }
 
     fn thread(&self, [block, threads, thread]: [u32; 3], params: &[u64], words: &mut impl Words) -> Option<()> {
-        let (mut set, mut next) = (vec![0_u64; self.registers], 0);
+        let (mut set, mut next) = (vec![None::<u64>; self.registers], 0);
         loop {
             let get = |value: Value| match value {
                 Value::Register(n) => set[n],
-                Value::Number(n) => n,
-                Value::Block => block.into(),
-                Value::BlockThreads => threads.into(),
-                Value::Thread => thread.into(),
+                Value::Number(n) => Some(n),
+                Value::Block => Some(block.into()),
+                Value::BlockThreads => Some(threads.into()),
+                Value::Thread => Some(thread.into()),
             };
             let op = self.code.get(next)?;
             next += 1;
             let (to, result) = match op {
                 Op::Param(to, n) => (*to, *params.get(*n)?),
-                Op::Move(to, from) => (*to, get(*from)),
-                Op::Add(to, a, b, mask) => (*to, get(*a).wrapping_add(get(*b)) & mask),
-                Op::Subtract(to, a, b) => (*to, get(*a).wrapping_sub(get(*b)) & WORD),
+                Op::Move(to, from) => (*to, get(*from)?),
+                Op::Add(to, a, b, mask) => (*to, get(*a)?.wrapping_add(get(*b)?) & mask),
+                Op::Subtract(to, a, b) => (*to, get(*a)?.wrapping_sub(get(*b)?) & WORD),
                 Op::MultiplyAdd(to, [a, b, c], mask) => {
-                    (*to, get(*a).wrapping_mul(get(*b)).wrapping_add(get(*c)) & mask)
+                    (*to, get(*a)?.wrapping_mul(get(*b)?).wrapping_add(get(*c)?) & mask)
                 }
-                Op::Xor(to, a, b) => (*to, get(*a) ^ get(*b)),
-                Op::Not(to, a) => (*to, !get(*a) & WORD),
-                Op::Bits(to, a, at, len) => (*to, get(*a) >> get(*at) & ((1 << get(*len)) - 1)),
-                Op::IsAtLeast(to, a, b) => (*to, (get(*a) >= get(*b)).into()),
-                Op::IsOther(to, a, b) => (*to, (get(*a) != get(*b)).into()),
+                Op::Xor(to, a, b) => (*to, get(*a)? ^ get(*b)?),
+                Op::Not(to, a) => (*to, !get(*a)? & WORD),
+                Op::Bits(to, a, at, len) => (*to, get(*a)? >> get(*at)? & ((1 << get(*len)?) - 1)),
+                Op::IsAtLeast(to, a, b) => (*to, (get(*a)? >= get(*b)?).into()),
+                Op::IsOther(to, a, b) => (*to, (get(*a)? != get(*b)?).into()),
                 Op::Load(to, base, offset) => {
-                    let at = get(*base).wrapping_add(*offset);
+                    let at = get(*base)?.wrapping_add(*offset);
                     // As a GPU demands it of a vector.
                     if !at.is_multiple_of(4 * to.len() as u64) {
                         return None;
                     }
                     for (n, to) in to.iter().enumerate() {
-                        set[*to] = words.read(at + 4 * n as u64)?.into();
+                        set[*to] = Some(words.read(at + 4 * n as u64)?.into());
                     }
                     continue;
                 }
                 Op::Store(base, offset, from) => {
-                    words.write(get(*base).wrapping_add(*offset), get(*from) as u32)?;
+                    words.write(get(*base)?.wrapping_add(*offset), get(*from)? as u32)?;
                     continue;
                 }
                 Op::Branch(when, to) => {
-                    if when.is_none_or(|when| set[when] != 0) {
+                    let goes = match when {
+                        Some(when) => set[*when]? != 0,
+                        None => true,
+                    };
+                    if goes {
                         next = *to;
                     }
                     continue;
                 }
                 Op::Return => return Some(()),
             };
-            set[to] = result;
+            set[to] = Some(result);
         }
     }
 }
 
-fn parameter(text: &str, names: &mut Names) -> Result<usize, String> {
+/// A parameter's name and bytes.
+fn parameter(text: &str) -> Result<(&str, usize), String> {
     let words: Vec<_> = text.split_whitespace().collect();
     let [".param", kind, name] = words[..] else { return Err(format!("parameter {text:?}")) };
-    names.number(name);
     match kind {
-        ".u64" => Ok(8),
-        ".u32" => Ok(4),
+        ".u64" => Ok((name, 8)),
+        ".u32" => Ok((name, 4)),
         _ => Err(format!("kind {kind} of parameter {name}")),
     }
 }
 
-/// The instructions, without declarations, and where the labels lead.
-fn lines(body: &str) -> (Vec<&str>, BTreeMap<&str, usize>) {
-    let (mut lines, mut labels) = (Vec::new(), BTreeMap::new());
+/// The instructions, where the labels lead, and the registers that are declared.
+type Lines<'a> = (Vec<&'a str>, BTreeMap<&'a str, usize>, Names<'a, Kind>);
+
+fn lines(body: &str) -> Result<Lines<'_>, String> {
+    let (mut lines, mut labels, mut registers) = (Vec::new(), BTreeMap::new(), Names::new());
     for statement in body.split(';') {
         let mut statement = statement.trim();
         while let Some((label, rest)) = statement.split_once(':') {
             labels.insert(label.trim(), lines.len());
             statement = rest.trim();
         }
-        if !statement.is_empty() && !statement.starts_with(".reg") {
+        if let Some(declared) = statement.strip_prefix(".reg ") {
+            let odd = || format!("not understood: {statement}");
+            let (kind, names) = declared.trim().split_once(' ').ok_or_else(odd)?;
+            let kinds = [(".pred", Kind::Bit), (".u32", Kind::Word), (".u64", Kind::Long)];
+            let (_, kind) = kinds.into_iter().find(|(name, _)| *name == kind).ok_or_else(odd)?;
+            for name in names.split(',').map(str::trim) {
+                let number = registers.len();
+                if registers.insert(name, (number, kind)).is_some() {
+                    return Err(odd());
+                }
+            }
+        } else if !statement.is_empty() {
             lines.push(statement);
         }
     }
-    (lines, labels)
+    Ok((lines, labels, registers))
 }
 
 struct Reader<'a> {
-    names: &'a mut Names,
-    registers: &'a mut Names,
-    labels: &'a BTreeMap<&'a str, usize>,
+    /// How many bytes each has.
+    params: Names<'a, usize>,
+    registers: Names<'a, Kind>,
+    labels: BTreeMap<&'a str, usize>,
 }
 
 impl Reader<'_> {
-    fn op(&mut self, line: &str) -> Result<Op, String> {
+    fn op(&self, line: &str) -> Result<Op, String> {
         self.understood(line).ok_or_else(|| format!("not understood: {line}"))
     }
 
-    fn understood(&mut self, line: &str) -> Option<Op> {
+    fn understood(&self, line: &str) -> Option<Op> {
         let (when, line) = match line.strip_prefix('@') {
             Some(rest) => {
                 let (when, line) = rest.split_once(' ')?;
-                (Some(self.register(when)?), line.trim())
+                (Some(self.register(when, Kind::Bit)?), line.trim())
             }
             None => (None, line),
         };
@@ -201,66 +222,86 @@ impl Reader<'_> {
         let args = arguments(rest);
         match (name, &args.iter().map(String::as_str).collect::<Vec<_>>()[..]) {
             ("ret", []) => Some(Op::Return),
-            ("ld.param.u32" | "ld.param.u64", [to, from]) => {
-                let name = from.strip_prefix('[')?.strip_suffix(']')?;
-                Some(Op::Param(self.register(to)?, *self.names.0.get(name)?))
-            }
+            ("ld.param.u32", [to, from]) => Some(Op::Param(self.register(to, Kind::Word)?, self.param(from, 4)?)),
+            ("ld.param.u64", [to, from]) => Some(Op::Param(self.register(to, Kind::Long)?, self.param(from, 8)?)),
             ("ld.global.v4.u32", [to, from]) => {
                 let to = to.strip_prefix('{')?.strip_suffix('}')?;
-                let to: Vec<_> = to.split(',').map(|to| self.register(to.trim())).collect::<Option<_>>()?;
+                let to: Vec<_> = to.split(',').map(|to| self.register(to.trim(), Kind::Word)).collect::<Option<_>>()?;
                 let (base, offset) = self.place(from)?;
                 (to.len() == 4).then_some(Op::Load(to, base, offset))
             }
             ("ld.global.u32" | "ld.global.nc.u32", [to, from]) => {
                 let (base, offset) = self.place(from)?;
-                Some(Op::Load(vec![self.register(to)?], base, offset))
+                Some(Op::Load(vec![self.register(to, Kind::Word)?], base, offset))
             }
             ("st.global.u32", [to, from]) => {
                 let (base, offset) = self.place(to)?;
-                Some(Op::Store(base, offset, self.value(from)?))
+                Some(Op::Store(base, offset, self.value(from, Kind::Word)?))
             }
             // One space of addresses serves all.
-            ("mov.u32" | "cvta.to.global.u64", [to, a]) => Some(Op::Move(self.register(to)?, self.value(a)?)),
-            ("not.b32", [to, a]) => Some(Op::Not(self.register(to)?, self.value(a)?)),
-            (_, [to, a, rest @ ..]) => {
-                let (to, a) = (self.register(to)?, self.value(a)?);
-                let rest: Vec<_> = rest.iter().map(|arg| self.value(arg)).collect::<Option<_>>()?;
-                match (name, &rest[..]) {
-                    ("add.u64", [b]) => Some(Op::Add(to, a, *b, LONG)),
-                    ("add.u32", [b]) => Some(Op::Add(to, a, *b, WORD)),
-                    ("sub.u32", [b]) => Some(Op::Subtract(to, a, *b)),
-                    ("xor.b32", [b]) => Some(Op::Xor(to, a, *b)),
-                    ("setp.ge.u32", [b]) => Some(Op::IsAtLeast(to, a, *b)),
-                    ("setp.ne.u32", [b]) => Some(Op::IsOther(to, a, *b)),
-                    ("mad.lo.u32", [b, c]) => Some(Op::MultiplyAdd(to, [a, *b, *c], WORD)),
-                    ("mad.wide.u32", [b, c]) => Some(Op::MultiplyAdd(to, [a, *b, *c], LONG)),
-                    ("bfe.u32", [at, len]) => Some(Op::Bits(to, a, *at, *len)),
-                    _ => None,
-                }
+            ("cvta.to.global.u64", [to, a]) => {
+                Some(Op::Move(self.register(to, Kind::Long)?, self.value(a, Kind::Long)?))
+            }
+            ("add.u64", [to, a, b]) => {
+                let [a, b] = [self.value(a, Kind::Long)?, self.value(b, Kind::Long)?];
+                Some(Op::Add(self.register(to, Kind::Long)?, a, b, LONG))
+            }
+            ("mad.wide.u32", [to, a, b, c]) => {
+                let all = [self.value(a, Kind::Word)?, self.value(b, Kind::Word)?, self.value(c, Kind::Long)?];
+                Some(Op::MultiplyAdd(self.register(to, Kind::Long)?, all, LONG))
+            }
+            ("setp.ge.u32" | "setp.ne.u32", [to, a, b]) => {
+                let (to, a, b) =
+                    (self.register(to, Kind::Bit)?, self.value(a, Kind::Word)?, self.value(b, Kind::Word)?);
+                Some(if name == "setp.ge.u32" { Op::IsAtLeast(to, a, b) } else { Op::IsOther(to, a, b) })
+            }
+            (_, [to, rest @ ..]) => {
+                let to = self.register(to, Kind::Word)?;
+                let rest: Vec<_> = rest.iter().map(|arg| self.value(arg, Kind::Word)).collect::<Option<_>>()?;
+                of_words(name, to, &rest)
             }
             _ => None,
         }
     }
 
-    fn register(&mut self, name: &str) -> Option<usize> {
-        name.starts_with('%').then(|| self.registers.number(name))
+    fn param(&self, text: &str, bytes: usize) -> Option<usize> {
+        let name = text.strip_prefix('[')?.strip_suffix(']')?;
+        self.params.get(name).filter(|(_, own)| *own == bytes).map(|(n, _)| *n)
     }
 
-    fn value(&mut self, text: &str) -> Option<Value> {
+    fn register(&self, name: &str, kind: Kind) -> Option<usize> {
+        self.registers.get(name).filter(|(_, own)| *own == kind).map(|(n, _)| *n)
+    }
+
+    fn value(&self, text: &str, kind: Kind) -> Option<Value> {
         match text {
-            "%ctaid.x" => Some(Value::Block),
-            "%ntid.x" => Some(Value::BlockThreads),
-            "%tid.x" => Some(Value::Thread),
-            _ if text.starts_with('%') => Some(Value::Register(self.register(text)?)),
-            _ => number(text).map(Value::Number),
+            "%ctaid.x" if kind == Kind::Word => Some(Value::Block),
+            "%ntid.x" if kind == Kind::Word => Some(Value::BlockThreads),
+            "%tid.x" if kind == Kind::Word => Some(Value::Thread),
+            _ if text.starts_with('%') => self.register(text, kind).map(Value::Register),
+            _ => number(text).filter(|n| kind == Kind::Long || *n <= WORD).map(Value::Number),
         }
     }
 
     /// `[base]` or `[base+offset]`.
-    fn place(&mut self, text: &str) -> Option<(Value, u64)> {
+    fn place(&self, text: &str) -> Option<(Value, u64)> {
         let text = text.strip_prefix('[')?.strip_suffix(']')?;
         let (base, offset) = text.split_once('+').unwrap_or((text, "0"));
-        Some((self.value(base.trim())?, number(offset.trim())?))
+        Some((self.value(base.trim(), Kind::Long)?, number(offset.trim())?))
+    }
+}
+
+/// An instruction all of whose operands are words.
+fn of_words(name: &str, to: usize, rest: &[Value]) -> Option<Op> {
+    match (name, rest) {
+        ("mov.u32", [a]) => Some(Op::Move(to, *a)),
+        ("not.b32", [a]) => Some(Op::Not(to, *a)),
+        ("add.u32", [a, b]) => Some(Op::Add(to, *a, *b, WORD)),
+        ("sub.u32", [a, b]) => Some(Op::Subtract(to, *a, *b)),
+        ("xor.b32", [a, b]) => Some(Op::Xor(to, *a, *b)),
+        ("mad.lo.u32", [a, b, c]) => Some(Op::MultiplyAdd(to, [*a, *b, *c], WORD)),
+        ("bfe.u32", [a, at, len]) => Some(Op::Bits(to, *a, *at, *len)),
+        _ => None,
     }
 }
 
@@ -302,7 +343,7 @@ mod tests {
 
     fn kernel(body: &str) -> Result<Kernel, String> {
         Kernel::read(&format!(
-            ".version 7.0\n.visible .entry k(\n .param .u64 at,\n .param .u32 n // how many\n)\n{{\n .reg .u32 %a;\n{body}\n}}\n"
+            ".version 7.0\n.visible .entry k(\n .param .u64 at,\n .param .u32 n // how many\n)\n{{\n .reg .pred %p;\n .reg .u32 %a, %b, %i, %t, %n, %sum, %left, %w, %x, %y, %z;\n .reg .u64 %at;\n{body}\n}}\n"
         ))
     }
 
@@ -325,9 +366,31 @@ mod tests {
     }
 
     #[test]
+    fn a_register_that_was_never_set_ends_the_kernel() {
+        for text in ["mov.u32 %a, %b; ret;", "@%p bra END; END: ret;", "st.global.u32 [%at], 1; ret;"] {
+            assert_eq!(kernel(text).unwrap().run((1, 1), &[0, 0], &mut Memory(vec![0; 4])), None, "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_not_understood_is_said() {
         assert_eq!(kernel("sqrt.f32 %a, %b;").unwrap_err(), "not understood: sqrt.f32 %a, %b");
         assert_eq!(kernel("bra NOWHERE;").unwrap_err(), "not understood: bra NOWHERE");
+        for wrong in [
+            "mov.u32 %c, 1",
+            "mov.u32 %at, 1",
+            "mov.u32 %a, 0x100000000",
+            "add.u64 %at, %at, %a",
+            "mad.wide.u32 %at, %a, 4, %b",
+            "ld.param.u64 %at, [n]",
+            "ld.param.u32 %a, [at]",
+            "ld.global.u32 %a, [%b]",
+            "setp.ne.u32 %a, %a, 0",
+            "@%a bra HERE",
+            ".reg .u32 %p",
+        ] {
+            assert_eq!(kernel(&format!("HERE: {wrong};")).unwrap_err(), format!("not understood: {wrong}"));
+        }
         assert!(Kernel::read("no text of a module").is_err());
     }
 }

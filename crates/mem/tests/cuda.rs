@@ -1,6 +1,7 @@
 //! Memory of GPUs, over a driver of ours; each body runs in a child process.
 #![allow(clippy::unwrap_used)]
 
+use std::ffi::CStr;
 use std::time::Duration;
 
 use kvtier_fakegpu::{Fakes, Hold, Report};
@@ -92,6 +93,48 @@ fn copies_outside_memory_or_to_another_gpu_are_invalid() {
     };
     let fakes = Fakes::new().devices(2);
     fakes.run("copies_outside_memory_or_to_another_gpu_are_invalid", body, Report::is_clean);
+}
+
+/// Copies a word.
+const COPY: &CStr =
+    c".version 7.0 .target sm_70 .address_size 64 .visible .entry copy(.param .u64 from, .param .u64 to) {
+    .reg .u32 %a; .reg .u64 %from, %to; ld.param.u64 %from, [from]; ld.param.u64 %to, [to];
+    ld.global.u32 %a, [%from]; st.global.u32 [%to], %a; ret; }";
+
+#[test]
+fn a_kernel_runs_on_its_own_gpu_and_no_other() {
+    let body = || {
+        let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
+        let (stream, (host, mut device)) = (gpu.stream().unwrap(), filled(&gpu, 4096));
+        upload(&stream, &host, &mut device);
+        let kernel = gpu.kernel(COPY, c"copy").unwrap();
+        let args = [device.addr() as u64 + 8, device.addr() as u64 + 1024];
+        // SAFETY: two words of a lease.
+        unsafe { stream.launch(&kernel, (1, 1), &args) }.unwrap();
+        let mut back = [0; 4];
+        stream.download_lease(&device, 1024, &mut back).unwrap();
+        assert_eq!(back, host.as_host().unwrap()[8..12]);
+        // SAFETY: it does not run.
+        let error = unsafe { other.stream().unwrap().launch(&kernel, (1, 1), &args) }.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(gpu.kernel(COPY, c"paste").is_err() && gpu.kernel(c"no PTX", c"copy").is_err());
+    };
+    Fakes::new().devices(2).run("a_kernel_runs_on_its_own_gpu_and_no_other", body, Report::is_clean);
+}
+
+#[test]
+fn a_kernel_that_touches_memory_that_is_not_there_is_an_error_then_and_later() {
+    let body = || {
+        let gpu = Gpu::open(0).unwrap();
+        let (stream, (_, device)) = (gpu.stream().unwrap(), filled(&gpu, 4096));
+        let kernel = gpu.kernel(COPY, c"copy").unwrap();
+        // SAFETY: none; the stand-in finds out.
+        let error = unsafe { stream.launch(&kernel, (1, 1), &[device.addr() as u64 + 4096, 0]) }.unwrap_err();
+        assert!(error.to_string().contains("cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{error}");
+        assert_eq!(stream.download_lease(&device, 0, &mut [0; 4]).unwrap_err().kind(), ErrorKind::Io);
+    };
+    let check = |report: &Report| assert!(report.left().contains(&("kernel_faults".to_owned(), 1)));
+    Fakes::new().run("a_kernel_that_touches_memory_that_is_not_there_is_an_error_then_and_later", body, check);
 }
 
 #[test]
