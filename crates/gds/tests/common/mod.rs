@@ -16,12 +16,13 @@ pub const MIB: usize = 1 << 20;
 /// A chunk of several pieces and a last partial page.
 pub const LEN: usize = MIB + 777;
 
-/// Small pieces and little pinned memory.
+/// Small pieces and little pinned memory, and time enough for whatever does not hang.
 pub fn config(dir: &std::path::Path) -> GdsConfig {
     let mut config = GdsConfig::new(dir, 64 << 20);
     config.piece_bytes = 64 << 10;
     config.buffer_bytes = MIB;
     config.staging_bytes = 4 * MIB;
+    config.open_wait = Duration::from_secs(30);
     config
 }
 
@@ -123,7 +124,8 @@ impl Bench {
         let mut dirs = vec![self.dir.path().to_owned()];
         while let Some(dir) = dirs.pop() {
             for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
-                let hidden = entry.file_name().to_string_lossy().starts_with('.');
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let hidden = name.starts_with('.') || name.ends_with(".metadata");
                 match entry.file_type().unwrap().is_dir() {
                     true if !hidden => dirs.push(entry.path()),
                     false if !hidden => return entry.path(),
