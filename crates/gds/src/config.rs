@@ -25,7 +25,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Proof {
-    /// All: what arrived on the GPU is copied back for it.
+    /// All: the GPU takes the checksums of what arrived there, or it is copied back for them.
     #[default]
     Always,
     /// Every n-th; the others are counted as `unseen_loads`.
@@ -80,8 +80,8 @@ pub struct GdsConfig {
     pub cufile_library: Option<PathBuf>,
     /// Whether cuFile may be used in compatibility mode, where it goes through host memory: for comparisons.
     pub compat: bool,
-    /// The longest that cuFile's driver may take to open, and to prove itself in a directory; and that closing waits for calls of the GPU's
-    /// libraries that are under way (5 s).
+    /// The longest that cuFile's driver may take to open, and to prove itself in a directory, and a GPU to prove that it takes checksums; and that
+    /// closing waits for calls of the GPU's libraries that are under way (5 s).
     pub open_wait: Duration,
     /// Where `/proc`, `/dev` and `/run` are looked at before cuFile is used: `/`, but for tests, for which every file system will do.
     pub system_root: PathBuf,
