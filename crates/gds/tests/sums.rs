@@ -113,6 +113,8 @@ fn a_kernel_that_is_never_loaded_costs_a_thread_and_no_load() {
         let bench = Bench::direct(|config| config.open_wait = Duration::from_secs(2));
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         assert!(bench.counter("direct_bytes") == 0 || proofs(&bench) == [0, 3, 0], "{:?}", proofs(&bench));
+        let (reasons, kernel) = (bench.reasons(), "the kernel that takes checksums has not returned within 2 s");
+        assert!(!reasons.contains(kernel) || !reasons.contains("cufile.log"), "that log knows no kernel: {reasons}");
     };
     let check = |report: &Report| assert!(report.calls("cuModuleLoadData") <= 1, "nobody tries it again");
     Fakes::new().fail("cuModuleLoadData:1:H").run(

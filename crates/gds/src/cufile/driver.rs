@@ -49,7 +49,7 @@ impl Driver {
         }
         let (library, gpu) = (Loaded::load(library)?, gpu.clone());
         // It has been seen to spin for ever.
-        let opened = watched("cuFileDriverOpen", wait, move || Self::opened(library, &gpu));
+        let opened = watched("cuFileDriverOpen (see cufile.log)", wait, move || Self::opened(library, &gpu));
         driver.insert(opened.and_then(|opened| opened)).clone()
     }
 
@@ -101,7 +101,7 @@ pub fn watched<T: Send + 'static>(
     std::thread::Builder::new().name("cufile-watched".into()).spawn(run).map_err(|e| format!("no thread: {e}"))?;
     hear.recv_timeout(wait).map_err(|e| match e {
         RecvTimeoutError::Timeout => format!(
-            "{what} has not returned within {} s, and a thread of this process is lost to it; see cufile.log",
+            "{what} has not returned within {} s, and a thread of this process is lost to it",
             wait.as_secs_f32()
         ),
         RecvTimeoutError::Disconnected => format!("{what} ended its thread"),

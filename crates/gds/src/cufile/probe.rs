@@ -25,7 +25,7 @@ pub fn probe(driver: Driver, gpu: &Gpu, dir: &Path, wait: Duration) -> Result<Ro
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create_new(true).custom_flags(nix::libc::O_DIRECT);
     let file: OwnedFd = options.open(scratch.path().join("file")).map_err(failed)?.into();
-    let (gpu, what) = (gpu.clone(), format!("cuFile's transfer to a file in {}", dir.display()));
+    let (gpu, what) = (gpu.clone(), format!("cuFile's transfer to a file in {} (see cufile.log)", dir.display()));
     watched(&what, wait, move || compare(driver, &file, &gpu))?
 }
 
