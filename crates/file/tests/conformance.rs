@@ -78,6 +78,6 @@ mod lmcache_gds {
 
 #[test]
 fn what_is_heard_last_of_a_key_is_so() {
-    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&|| tier(EngineKind::Auto));
-    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&|| foreign(Layout::Lmcache));
+    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&tier(EngineKind::Auto));
+    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&foreign(Layout::Lmcache));
 }

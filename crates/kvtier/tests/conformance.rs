@@ -75,7 +75,7 @@ mod nested {
 
 #[test]
 fn what_is_heard_last_of_a_key_is_so() {
-    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&|| {
+    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&{
         Fixture::new(HostTier::open(HostConfig::new(CAPACITY)).unwrap()).with_capacity(CAPACITY)
     });
 }

@@ -112,5 +112,5 @@ mod tls {
 
 #[test]
 fn what_is_heard_last_of_a_key_is_so() {
-    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&|| fixture("bucket"));
+    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&fixture("bucket"));
 }

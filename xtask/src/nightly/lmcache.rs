@@ -11,7 +11,7 @@ use crate::venv;
 use crate::workspace::Package;
 
 const SCRIPT: &str = include_str!("lmcache_files.py");
-const LIMIT_S: u64 = 5 * 60;
+const LIMIT_S: u64 = 20 * 60;
 /// What the script fills, and its layout.
 const DIRECTORIES: [(&str, &str); 5] = [
     ("fs", "lmcache-mp"),
