@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvtier_key::Digest;
+use kvtier_key::{ChunkShape, Digest};
 
 use crate::{Op, Save};
 
@@ -25,6 +25,9 @@ pub struct Ctx {
     /// All that is there [together](Ctx::together), where the batch is only a part of it: a retry, or what one tier of several gets.
     /// `None`: the batch is all.
     pub whole: Option<Arc<[Digest]>>,
+    /// For a save: the tensor that a full chunk of this batch is, where the caller knows it; shorter chunks have fewer tokens. Only layouts
+    /// whose files describe the tensor use it, and learn from it how other chunks of the same kind look.
+    pub shape: Option<Arc<ChunkShape>>,
 }
 
 impl Ctx {
@@ -38,7 +41,22 @@ impl Ctx {
             chain: None,
             together: false,
             whole: None,
+            shape: None,
         }
+    }
+
+    /// The same for a save of chunks of this shape, see [`Ctx::shape`].
+    ///
+    /// ```
+    /// # use kvtier_core::{Ctx, key::ChunkShape};
+    /// let shape: ChunkShape = "2x32x256x1024".parse()?;
+    /// let ctx = Ctx::within(std::time::Duration::from_secs(1)).with_shape(shape.into());
+    /// assert_eq!(ctx.shape.unwrap().axes, [2, 32, 256, 1024]);
+    /// # Ok::<(), kvtier_core::key::InvalidKey>(())
+    /// ```
+    pub fn with_shape(mut self, shape: Arc<ChunkShape>) -> Self {
+        self.shape = Some(shape);
+        self
     }
 
     /// The same with another class.

@@ -331,7 +331,8 @@ impl<M: Mover> Tier for Disk<M> {
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, Some(op.bytes())));
             if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
                 let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
-                let asked = save::Asked { op, slot, announced, together: Arc::clone(&together) };
+                let together = Arc::clone(&together);
+                let asked = save::Asked { op, slot, announced, together, shape: ctx.shape.clone() };
                 self.hands.pool.push(Lane::Write, move || save::begin(&shared, &hands, asked));
             }
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kvtier_core::{Error, ErrorKind, Event, Hint, Key, Save, Saved, ShedReason, Slot};
 use kvtier_index::journal::Record;
 use kvtier_index::{Inserted, Want};
-use kvtier_key::{BlockSums, Facts};
+use kvtier_key::{BlockSums, ChunkShape, Facts};
 use kvtier_mem::View;
 
 use crate::config::Durability;
@@ -58,11 +58,13 @@ pub struct Asked<M: Mover> {
     pub announced: Announced<M>,
     /// The batch that it is part of.
     pub together: Arc<Together<M>>,
+    /// The tensor that a full chunk of the batch is, where the caller states it.
+    pub shape: Option<Arc<ChunkShape>>,
 }
 
 /// A save, first half: claim room, make the file, start writing it.
 pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) {
-    let Asked { op, slot, announced, together } = asked;
+    let Asked { op, slot, announced, together, shape } = asked;
     if let Some(over) = slot.is_over() {
         return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("save")));
     }
@@ -89,7 +91,8 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     if let Some(error) = shared.misfit(&op.key, Some(len)) {
         return slot.finish(op, Err(error.with_op("save").with_tier(shared.caps.name.clone())));
     }
-    let header = match shared.home.foreign().map_or(Ok(None), |foreign| foreign.header(&op.key, len)) {
+    let header = shared.home.foreign().map(|foreign| foreign.header(&op.key, len, shape.as_deref()));
+    let header = match header.unwrap_or(Ok(None)) {
         Ok(header) => header,
         Err(Unshaped::Yet) => return shed(shared, op, slot, ShedReason::Throttled),
         Err(Unshaped::Never(error)) => {

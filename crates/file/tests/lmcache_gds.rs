@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvtier_core::key::{GDS_HEADER_BYTES, GdsElement, GdsHeader, KeyId, MemoryFormat};
+use kvtier_core::key::{ChunkShape, DType, GDS_HEADER_BYTES, GdsElement, GdsHeader, KeyId, MemoryFormat};
 use kvtier_core::{
     Ctx, Digest, ErrorKind, Hold, Key, Load, Loaded, MissReason, Mode, Namespace, Observe, Presence, Save, Saved,
     ShedReason, Tier,
@@ -98,10 +98,14 @@ impl Use {
     }
 
     fn try_save(&self, key: &Key, bytes: &[u8]) -> Result<Saved, kvtier_core::Error> {
+        self.save_within(&self.ctx(), key, bytes)
+    }
+
+    fn save_within(&self, ctx: &Ctx, key: &Key, bytes: &[u8]) -> Result<Saved, kvtier_core::Error> {
         let mut lease = self.arena.lease(bytes.len()).unwrap();
         lease.write_at(0, bytes).unwrap();
         let op = Save { key: key.clone(), from: vec![lease.freeze()] };
-        self.tier.save(&self.ctx(), vec![op]).wait().remove(0).result
+        self.tier.save(ctx, vec![op]).wait().remove(0).result
     }
 
     fn save(&self, key: &Key, bytes: &[u8]) -> Saved {
@@ -386,6 +390,42 @@ fn a_shape_is_learned_from_what_is_there_and_without_one_nothing_is_saved() {
     let dir = tempfile::tempdir().unwrap();
     let config = FileConfig::new(dir.path(), 1 << 30).with_chunk_shape(SHAPE.parse().unwrap());
     assert_eq!(FileTier::open(config).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_shape_given_with_a_save_makes_its_header_and_is_learned() {
+    let dir = tempfile::tempdir().unwrap();
+    let it = Use::with(dir.path(), |config| config);
+    let shape_is = |word: &str| it.tier.status().reasons.iter().any(|reason| reason.contains(&format!("shape {word}")));
+    assert!(shape_is("missing"), "{:?}", it.tier.status().reasons);
+    let given = |shape: &ChunkShape| it.ctx().with_shape(Arc::new(shape.clone()));
+    let shape: ChunkShape = SHAPE.parse().unwrap();
+    // A short chunk of this shape, of 3 tokens, and then a full one without a word about it.
+    assert_eq!(it.save_within(&given(&shape), &key(1), &bytes(1, 3 * TOKEN)).unwrap(), Saved::Stored);
+    assert_eq!(fs::read(beside(&it.path(&key(1)))).unwrap(), header(&[2, 2, 3, 512]));
+    assert!(shape_is("learned"), "{:?}", it.tier.status().reasons);
+    assert_eq!(it.save(&key(2), &bytes(2, FULL)), Saved::Stored);
+    assert_eq!(fs::read(beside(&it.path(&key(2)))).unwrap(), full());
+    // A format in which not every axis is known, and elements of another type than the key's.
+    let other = ChunkShape::new([16, 2, 512], MemoryFormat::KvT2d).with_dtype(DType::Half);
+    let layer = key_of("org/m@1@0@77@bfloat16@5");
+    assert_eq!(it.save_within(&given(&other), &layer, &bytes(3, 16 * 2 * 512 * 2)).unwrap(), Saved::Stored);
+    let half = GdsElement::named("F16").unwrap();
+    let expected = GdsHeader::new(half, vec![16, 2, 512], MemoryFormat::KvT2d).encode().unwrap();
+    assert_eq!(fs::read(beside(&it.path(&layer))).unwrap(), expected);
+    it.hits(&key(1), &bytes(1, 3 * TOKEN));
+    it.hits(&key(2), &bytes(2, FULL));
+    it.hits(&layer, &bytes(3, 16 * 2 * 512 * 2));
+    // What does not fit its shape is an error that names the shape, and nothing is written.
+    let error = it.save_within(&given(&shape), &key(9), &bytes(9, TOKEN + 2)).unwrap_err();
+    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("2x2x16x512"), "{error}");
+    assert!(!it.path(&key(9)).exists());
+    // The caller of a save knows its tensor better than the configuration does.
+    let dir = tempfile::tempdir().unwrap();
+    let it = Use::with(dir.path(), |config| config.with_chunk_shape("1x1x16x1024".parse().unwrap()));
+    assert!(it.tier.status().reasons.iter().any(|reason| reason.contains("shape known: 1x1x16x1024")));
+    assert_eq!(it.save_within(&given(&shape), &key(1), &bytes(1, FULL)).unwrap(), Saved::Stored);
+    assert_eq!(fs::read(beside(&it.path(&key(1)))).unwrap(), full());
 }
 
 #[test]

@@ -163,7 +163,8 @@ impl Foreign {
             _ => "",
         };
         let facts = if self.keeps_no_facts() { "; the file system keeps no facts: loads are unverified" } else { "" };
-        format!("layout {}{known}{facts}", self.layout)
+        let shape = if self.layout.has_headers() { format!("; {}", self.shapes.describe()) } else { String::new() };
+        format!("layout {}{known}{facts}{shape}", self.layout)
     }
 
     /// Rings the bell.

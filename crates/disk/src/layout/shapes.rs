@@ -11,8 +11,8 @@ use super::Foreign;
 /// The most kinds of chunks whose shapes are remembered.
 const KINDS_MAX: usize = 4096;
 
-const UNKNOWN: &str = "nobody said what shape its tensor has, which LMCache needs to load it, and no file here tells: set `shape` to that of a \
-    full chunk, such as 2x32x256x1024 (keys and values, layers, tokens, elements)";
+const UNKNOWN: &str = "the shape of its tensor is unknown, which LMCache needs to load it, and no file here states it: give the shape with the \
+    save, or set `shape` to that of a full chunk, such as 2x32x256x1024 (keys and values, layers, tokens, elements)";
 
 /// Chunks that look alike: model, workers, which of them, element type, whether of one layer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -57,10 +57,21 @@ impl Shapes {
         !given && learned.len() < KINDS_MAX && !learned.contains_key(kind)
     }
 
-    /// `None` where nobody knows the shape of its kind.
+    /// The header of a chunk whose saver states its shape, which other chunks of its kind then have too.
+    fn stated(&self, id: &KeyId, bytes: u64, shape: &ChunkShape) -> Result<GdsHeader, String> {
+        let kind = Kind::of(id).ok_or("its mode has no such files")?;
+        let header = shape.header(element(shape.dtype.unwrap_or(kind.3))?, bytes);
+        let header = header.ok_or_else(|| format!("{bytes} bytes are not whole tokens of the given shape {shape}"))?;
+        if self.is_wanted(&kind) {
+            self.learned.write().unwrap_or_else(PoisonError::into_inner).insert(kind, header.clone());
+        }
+        Ok(header)
+    }
+
+    /// `None` where the shape of its kind is unknown.
     fn header(&self, id: &KeyId, bytes: u64) -> Result<Option<GdsHeader>, String> {
         let kind = Kind::of(id).ok_or("its mode has no such files")?;
-        let element = GdsElement::of(kind.3).ok_or_else(|| format!("LMCache writes no elements of type {}", kind.3))?;
+        let element = element(kind.3)?;
         if let Some(shape) = self.given.as_ref().filter(|_| !kind.4) {
             let of_it = shape.header(element, bytes);
             let why = || format!("{bytes} bytes are no whole tokens of a chunk of shape {shape}; correct `shape`");
@@ -71,6 +82,21 @@ impl Shapes {
         let why = || format!("{bytes} bytes do not fit what other files here look like, {:?}", known.shape);
         known.of_bytes(bytes).map(Some).ok_or_else(why)
     }
+
+    /// Whether the shapes of chunks are known, for people.
+    pub(super) fn describe(&self) -> String {
+        let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner).len();
+        match (&self.given, learned) {
+            (Some(given), _) => format!("shape known: {given}"),
+            (None, 0) => "shape missing: a save must give it, until files here state it; or set `shape`".into(),
+            (None, 1) => "shape learned of 1 kind of chunks".into(),
+            (None, kinds) => format!("shape learned of {kinds} kinds of chunks"),
+        }
+    }
+}
+
+fn element(dtype: DType) -> Result<GdsElement, String> {
+    GdsElement::of(dtype).ok_or_else(|| format!("LMCache writes no elements of type {dtype}"))
 }
 
 impl Foreign {
@@ -84,8 +110,8 @@ impl Foreign {
         }
     }
 
-    /// The header of a chunk of `bytes` bytes; `None` in a layout without.
-    pub fn header(&self, key: &Key, bytes: u64) -> Result<Option<Vec<u8>>, Unshaped> {
+    /// The header of a chunk of `bytes` bytes, of the shape that its saver states, where it does; `None` in a layout without.
+    pub fn header(&self, key: &Key, bytes: u64, stated: Option<&ChunkShape>) -> Result<Option<Vec<u8>>, Unshaped> {
         if !self.layout.has_headers() {
             return Ok(None);
         }
@@ -93,7 +119,11 @@ impl Foreign {
             let what = format!("layout {}: the chunk can have no header: {why}", self.layout);
             Unshaped::Never(Error::new(ErrorKind::Unsupported, what).with_key(*key.digest()))
         };
-        match self.shapes.header(key.id(), bytes) {
+        let header = match stated {
+            Some(shape) => self.shapes.stated(key.id(), bytes, shape).map(Some),
+            None => self.shapes.header(key.id(), bytes),
+        };
+        match header {
             Ok(Some(header)) => header.encode().map(Some).map_err(|e| refused(e.to_string())),
             // A file that tells may come by.
             Ok(None) if !self.is_swept() => Err(Unshaped::Yet),

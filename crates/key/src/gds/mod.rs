@@ -215,14 +215,28 @@ impl GdsHeader {
 
 /// What the chunks of a model look like, where no header tells it: the shape of a full one as LMCache has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ChunkShape {
     /// How many elements there are along each axis, for example \[2, layers, tokens, elements of all heads\].
     pub axes: Vec<u64>,
     /// What the axes mean.
     pub format: MemoryFormat,
+    /// The type of the elements; `None`: the type that the key names.
+    pub dtype: Option<DType>,
 }
 
 impl ChunkShape {
+    /// A shape whose elements have the type that each chunk's key names.
+    pub fn new(axes: impl Into<Vec<u64>>, format: MemoryFormat) -> Self {
+        ChunkShape { axes: axes.into(), format, dtype: None }
+    }
+
+    /// The same with elements of this type, whatever type the key names.
+    pub fn with_dtype(mut self, dtype: DType) -> Self {
+        self.dtype = Some(dtype);
+        self
+    }
+
     /// The header of a chunk of `bytes` bytes; `None` where it has not whole tokens.
     pub fn header(&self, element: GdsElement, bytes: u64) -> Option<GdsHeader> {
         GdsHeader::new(element, self.axes.clone(), self.format).of_bytes(bytes)
@@ -233,7 +247,7 @@ impl From<[u64; 4]> for ChunkShape {
     /// As [`Geometry::shape`](crate::Geometry::shape) gives it: one plane of latents, or two of keys and values.
     fn from(axes: [u64; 4]) -> Self {
         let format = if axes[0] == 1 { MemoryFormat::KvMla } else { MemoryFormat::Kv2Ltd };
-        ChunkShape { axes: axes.into(), format }
+        ChunkShape::new(axes, format)
     }
 }
 
@@ -254,7 +268,7 @@ impl FromStr for ChunkShape {
         let axes: Option<Vec<u64>> = axes.split('x').map(|n| n.parse().ok().filter(|n| *n > 0)).collect();
         let axes = axes.ok_or_else(wrong)?;
         let shape = match (format, <[u64; 4]>::try_from(axes.as_slice())) {
-            (Some(format), _) => ChunkShape { axes, format: format.parse()? },
+            (Some(format), _) => ChunkShape::new(axes, format.parse()?),
             (None, Ok(four @ [1 | 2, ..])) => four.into(),
             (None, _) => return Err(wrong()),
         };
@@ -266,6 +280,7 @@ impl FromStr for ChunkShape {
 impl fmt::Display for ChunkShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let axes: Vec<String> = self.axes.iter().map(u64::to_string).collect();
-        write!(f, "{} {}", axes.join("x"), self.format)
+        write!(f, "{} {}", axes.join("x"), self.format)?;
+        self.dtype.map_or(Ok(()), |dtype| write!(f, " {dtype}"))
     }
 }
