@@ -13,7 +13,9 @@ mod copy;
 mod dir;
 mod doctor;
 mod gen_trace;
+mod help;
 mod interrupt;
+mod json;
 mod key;
 mod out;
 mod plan;
@@ -21,11 +23,12 @@ mod replay;
 mod sim;
 mod space;
 mod store;
+mod table;
 mod usage;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 
 /// Stores and loads the KV cache of LLM inference below the GPU.
 #[derive(Parser)]
@@ -74,11 +77,11 @@ enum Command {
     Rm(dir::RmArgs),
     /// Copies every chunk of a directory or bucket into another, of the same or another layout; what is there already stays. Verified on the
     /// way.
-    Migrate(copy::CopyArgs),
+    Migrate(copy::MigrateArgs),
     /// Writes every chunk of a directory or bucket into one file, for `kvtier import`. Verified on the way.
-    Export(copy::CopyArgs),
+    Export(copy::ExportArgs),
     /// Copies every chunk of a file that `kvtier export` wrote into a directory or bucket. Verified on the way.
-    Import(copy::CopyArgs),
+    Import(copy::ImportArgs),
     /// Explains names of chunks in any form, and converts between forms.
     Key(key::Args),
     #[command(hide = true)]
@@ -103,7 +106,8 @@ fn cannot_open(error: kvtier::core::Error) -> BadInput {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Args::parse().command {
+    let args = Args::from_arg_matches(&help::command().get_matches()).unwrap_or_else(|e| e.exit());
+    let outcome = match args.command {
         Command::Replay(args) => replay::run(args),
         Command::Sim(args) => sim::run(&args).map(|()| true),
         Command::GenTrace(args) => gen_trace::run(&args).map(|()| true),
@@ -115,9 +119,9 @@ fn main() -> ExitCode {
         Command::Stat(args) => dir::stat(&args).map(|()| true),
         Command::Verify(args) => dir::verify(&args),
         Command::Rm(args) => dir::rm(&args).map(|()| true),
-        Command::Migrate(args) => copy::run(&args, copy::Way::Migrate),
-        Command::Export(args) => copy::run(&args, copy::Way::Export),
-        Command::Import(args) => copy::run(&args, copy::Way::Import),
+        Command::Migrate(args) => copy::run(&args.into(), copy::Way::Migrate),
+        Command::Export(args) => copy::run(&args.into(), copy::Way::Export),
+        Command::Import(args) => copy::run(&args.into(), copy::Way::Import),
         Command::Key(args) => key::run(args),
         Command::ReplayPeer(args) => replay::peer::serve(args).map(|()| true),
     };

@@ -3,9 +3,10 @@
 use anyhow::Result;
 use kvtier::bytes::format;
 use kvtier::key::{DType, Geometry, presets};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::BadInput;
+use crate::json::json;
 
 /// `kvtier plan`.
 #[derive(clap::Args)]
@@ -17,10 +18,10 @@ pub struct Args {
     #[arg(long, requires = "kv_heads", requires = "head_dim", conflicts_with = "model")]
     layers: Option<u32>,
     /// KV heads, all ranks together.
-    #[arg(long)]
+    #[arg(long, requires = "layers", conflicts_with = "model")]
     kv_heads: Option<u32>,
     /// Elements of a head.
-    #[arg(long)]
+    #[arg(long, requires = "layers", conflicts_with = "model")]
     head_dim: Option<u32>,
     /// The elements' type (default: the model's, else bfloat16).
     #[arg(long)]

@@ -34,9 +34,9 @@ pub struct StoreArgs {
     /// The checksum to send and verify: none, crc32c, crc64nvme or sha256; without it what the provider takes.
     #[arg(long)]
     checksum: Option<String>,
-    /// Whether HTTP/2 is spoken: off, auto (over TLS, where the server chooses it) or prior-knowledge.
-    #[arg(long, default_value = "off")]
-    http2: String,
+    /// Whether HTTP/2 is spoken: off (the default), auto (over TLS, where the server chooses it) or prior-knowledge.
+    #[arg(long)]
+    http2: Option<String>,
 }
 
 /// A bucket, and who signs for it: found once, however many clients there are.
@@ -69,6 +69,21 @@ fn lookup(name: &str) -> Option<String> {
 }
 
 impl StoreArgs {
+    /// The first flag that was given, for commands that have no bucket to use it for.
+    pub fn first_said(&self) -> Option<&'static str> {
+        let said = [
+            ("--endpoint", self.endpoint.is_some()),
+            ("--bucket", self.bucket.is_some()),
+            ("--region", self.region.is_some()),
+            ("--style", self.style.is_some()),
+            ("--provider", self.provider.is_some()),
+            ("--ca-bundle", self.ca_bundle.is_some()),
+            ("--checksum", self.checksum.is_some()),
+            ("--http2", self.http2.is_some()),
+        ];
+        said.into_iter().find_map(|(flag, said)| said.then_some(flag))
+    }
+
     /// The endpoint, resolved.
     pub fn endpoint(&self) -> Result<Endpoint> {
         let mut place = Place::default();
@@ -85,8 +100,9 @@ impl StoreArgs {
         // What is wrong with the arguments is said before anybody is asked for credentials.
         let (endpoint, trust) = (self.endpoint()?, self.trust()?);
         let checksum = self.checksum.as_deref().map(checksum).transpose()?;
-        let http2 = Http2::named(&self.http2)
-            .ok_or_else(|| BadInput(format!("no --http2 {:?}; choose off, auto or prior-knowledge", self.http2)))?;
+        let http2 = self.http2.as_deref().unwrap_or("off");
+        let http2 = Http2::named(http2)
+            .ok_or_else(|| BadInput(format!("no --http2 {http2:?}; choose off, auto or prior-knowledge")))?;
         // Roles are taken in the bucket's region where no other is named; stores of others have regions that AWS does not know.
         let at_aws = matches!(endpoint.provider(), Provider::Aws | Provider::Express);
         let region = |name: &str| {

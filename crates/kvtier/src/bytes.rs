@@ -1,23 +1,24 @@
 //! Sizes as people write them.
 
-/// Reads a size in bytes: a number, alone or with a unit (`K`, `KB`, `M`, `MB`, `G`, `GB`, `T`, `TB` of 1000; `KiB`, `MiB`, `GiB`, `TiB` of 1024).
-/// `None` for anything else, and for what does not fit.
+/// Reads a size in bytes: a number, alone or with a unit: `K`, `M`, `G`, `T`, `P` of 1000, also with a `B` (`GB`), or of 1024 with an `i` (`Gi`,
+/// `GiB`), in any case. `None` for anything else, and for what does not fit.
 pub fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kb" => 1000,
-        "m" | "mb" => 1_000_000,
-        "g" | "gb" => 1_000_000_000,
-        "t" | "tb" => 1_000_000_000_000,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        "tib" => 1 << 40,
+    let unit = unit.trim().to_ascii_lowercase();
+    let unit = unit.strip_suffix('b').unwrap_or(&unit);
+    let (prefix, base) = unit.strip_suffix('i').map_or((unit, 1000), |prefix| (prefix, 1024));
+    let power = match prefix {
+        "" if base == 1000 => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        "p" => 5,
         _ => return None,
     };
+    let factor = u64::pow(base, power);
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor);
     }
@@ -47,12 +48,35 @@ pub fn format(bytes: u64) -> String {
 mod tests {
     #[test]
     fn sizes_are_read_as_written() {
-        for (text, bytes) in
-            [("4096", 4096), ("256KiB", 256 << 10), ("1.5 GiB", 3 << 29), ("2GB", 2_000_000_000), (" 7 b ", 7)]
-        {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("256KiB", 256 << 10),
+            ("1.5 GiB", 3 << 29),
+            ("2GB", 2_000_000_000),
+            (" 7 b ", 7),
+            ("8Gi", 8 << 30),
+            ("2PiB", 2 << 50),
+            ("3P", 3_000_000_000_000_000),
+            ("1.5Mi", 3 << 19),
+            ("4k", 4000),
+        ] {
             assert_eq!(super::parse(text), Some(bytes), "{text}");
         }
-        for text in ["", "x", "1XB", "-1", "1e3", "99999999999999999999", "1.2.3", "MiB"] {
+        for text in [
+            "",
+            "x",
+            "1XB",
+            "-1",
+            "1e3",
+            "99999999999999999999",
+            "1.2.3",
+            "MiB",
+            "1i",
+            "1iB",
+            "1EiB",
+            "16384PiB",
+            "1bb",
+        ] {
             assert_eq!(super::parse(text), None, "{text}");
         }
         assert_eq!(super::format(256 << 10), "256 KiB");

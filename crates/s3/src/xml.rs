@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Elements nest no deeper in anything that S3 says.
 const DEPTH_MAX: usize = 16;
 
-/// Calls `leaf` at the end of every element with its path of local names and the text directly in it. Errors with `Corrupt`
+/// Calls `leaf` at the end of every element with its path of local names and the text directly in it. Errors with `Io`
 /// when it is not XML.
 pub fn each(body: &[u8], mut leaf: impl FnMut(&[String], &str)) -> Result<()> {
     let text = std::str::from_utf8(body).map_err(|e| nonsense().with_source(e))?;
@@ -104,8 +104,10 @@ pub fn is_sayable(text: &str) -> bool {
         .all(|char| !matches!(char, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}'))
 }
 
+/// An answer that is no S3 store's: a web server's page, or one that was cut.
 pub fn nonsense() -> Error {
-    Error::new(ErrorKind::Corrupt, "the answer is not the XML it should be").retryable(true)
+    Error::new(ErrorKind::Io, "the answer is not that of an S3 store: check the endpoint, and what stands between")
+        .retryable(true)
 }
 
 #[cfg(test)]

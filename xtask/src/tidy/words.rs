@@ -2,7 +2,7 @@
 
 use proc_macro2::{Delimiter, TokenTree};
 
-use super::source::{Source, each_token, is_ident, is_punct};
+use super::source::{Source, each_token, is_ident, is_path_separator, is_punct};
 use super::{Problem, Rule};
 use crate::tree::Tree;
 
@@ -28,6 +28,7 @@ pub fn check(source: &Source) -> Vec<Problem> {
             problems.push(Problem::new(&source.path, line, ".unwrap() outside tests", fix));
         }
     });
+    problems.extend(unwrapping_json(source));
     for (text, line) in source.lines_without_strings().iter().zip(1..) {
         problems.extend(unowned_note(text).map(|what| note_problem(&source.path, line, what)));
     }
@@ -81,6 +82,28 @@ fn ignored(tokens: &[TokenTree]) -> Option<(String, &'static str)> {
 fn unwraps(tokens: &[TokenTree]) -> bool {
     let [dot, name, TokenTree::Group(args), ..] = tokens else { return false };
     is_punct(dot, '.') && is_ident(name, "unwrap") && args.stream().is_empty()
+}
+
+/// Uses of `serde_json::json!` in what is shipped: the macro unwraps what `Serialize` returns, which for a path may be an error.
+fn unwrapping_json(source: &Source) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if source.path.starts_with("xtask/") {
+        return problems;
+    }
+    each_token(&source.tokens, &mut |tokens| {
+        let [module, first, second, rest, ..] = tokens else { return };
+        let named = match rest {
+            TokenTree::Group(names) => names.stream().into_iter().any(|name| is_ident(&name, "json")),
+            name => is_ident(name, "json"),
+        };
+        let line = module.span().start().line;
+        let exempt = source.is_test(line) || source.allows(Rule::Unwrap.name(), line);
+        if is_ident(module, "serde_json") && is_path_separator(first, second) && named && !exempt {
+            let fix = "build a `serde_json::Value` by `From`, as `json!` of crates/cli/src/json.rs does";
+            problems.push(Problem::new(&source.path, line, "serde_json::json! hides an unwrap", fix));
+        }
+    });
+    problems
 }
 
 /// A note as a word of its own that no `(name)` follows.
@@ -138,6 +161,22 @@ mod tests {
         assert!(problems("fn a() { c!(b().unwrap()); }")[0].contains("unwrap"));
         assert!(problems("#[cfg(test)]\nmod tests { fn a() { b().unwrap(); } }").is_empty());
         assert!(problems("fn a() { b().unwrap_or(1); } // .unwrap()").is_empty());
+    }
+
+    #[test]
+    fn the_macro_that_unwraps_what_it_serialises_is_for_tests() {
+        for text in [
+            "use serde_json::json;",
+            "use serde_json::{Value, json};",
+            "use serde_json::{Value, json as object};",
+            "fn a(p: &Path) -> Value { serde_json::json!({ \"path\": p }) }",
+        ] {
+            assert!(problems(text).iter().any(|what| what.contains("hides an unwrap")), "{text}");
+        }
+        assert!(problems("use serde_json::{Map, Value};\nfn a() { json!(1); }").is_empty());
+        assert!(problems("#[cfg(test)]\nmod tests { use serde_json::json; }").is_empty());
+        let tool = Source::parse("xtask/src/a.rs", "use serde_json::json;").unwrap();
+        assert!(check(&tool).is_empty());
     }
 
     #[test]

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kvtier::gds::{RatesConfig, rates};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::BadInput;
+use crate::json::json;
 
 /// `kvtier bench gds`.
 #[derive(clap::Args)]

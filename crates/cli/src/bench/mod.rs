@@ -11,11 +11,12 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use kvtier::file::EngineKind;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::cell::Op;
 use self::stage::{Case, Need, Stage};
 use crate::BadInput;
+use crate::json::json;
 
 /// What to measure.
 #[derive(clap::Subcommand)]

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
 use kvtier::s3::{Client, Config, Get, Put};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::BadInput;
 use crate::interrupt::Interrupted;
+use crate::json::json;
 use crate::store::{StoreArgs, failed};
 use crate::usage::{cpu_s, percentile, rss_mib};
 

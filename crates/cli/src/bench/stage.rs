@@ -9,12 +9,13 @@ use kvtier::core::{Ctx, Digest, Key, Namespace};
 use kvtier::file::inspect::Scratch;
 use kvtier::file::{FileConfig, FileTier};
 use kvtier::{Observe, Tier};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Plan;
 use super::cell::{Op, each, put};
 use super::memory::Memory;
 use crate::BadInput;
+use crate::json::json;
 use crate::usage::{cpu_s, percentile, rss_mib, system_s};
 
 /// What puts find in the directory.

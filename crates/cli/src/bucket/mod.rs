@@ -7,13 +7,13 @@ use anyhow::{Context, Result};
 use kvtier::bytes::format;
 use kvtier::s3::tier::{Layout, inspect};
 use kvtier::s3::{Client, Entry, List};
-use serde_json::json;
 use tokio::runtime::Runtime;
 
 pub use rm::rm;
 pub use verify::verify;
 
 use crate::BadInput;
+use crate::json::json;
 use crate::store::{StoreArgs, failed};
 
 /// A bucket, and the prefix under which a tier's chunks are.
@@ -144,7 +144,10 @@ pub fn stat(bucket: &Bucket, as_json: bool) -> Result<()> {
 
 /// The chunks that labels name, or all. A label that names none is bad input.
 fn chosen(bucket: &Bucket, labels: &[String], all: bool) -> Result<Vec<Chunk>> {
-    let chunks = bucket.contents().context("cannot list the bucket")?.chunks;
+    let chunks = bucket
+        .contents()
+        .with_context(|| format!("cannot list {} under {:?}", bucket.client.endpoint(), bucket.root))?
+        .chunks;
     if let Some(absent) = labels.iter().find(|label| !chunks.iter().any(|chunk| chunk.label == **label)) {
         return Err(BadInput(format!("--key {absent}: no such chunk; nothing was removed")).into());
     }

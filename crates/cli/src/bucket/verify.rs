@@ -3,9 +3,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kvtier::mem::{Arena, ArenaConfig};
 use kvtier::s3::Get;
 use kvtier::s3::tier::{Layout, inspect, inspect::Damage};
-use serde_json::json;
 
 use super::{Bucket, Chunk};
+use crate::json::json;
 use crate::store::failed;
 
 /// Reads every chunk whole and checks every byte. Answers whether all are right.

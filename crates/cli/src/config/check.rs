@@ -3,9 +3,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use kvtier::config::lmcache::{Finding, Source};
 use kvtier::config::{Read, Reading, TierSpec, Value};
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 use crate::BadInput;
+use crate::json::json;
 
 /// `kvtier config check`.
 #[derive(clap::Args)]

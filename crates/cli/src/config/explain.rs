@@ -1,8 +1,8 @@
 use anyhow::Result;
 use kvtier::config::keys::{self, Key};
-use serde_json::json;
 
 use crate::BadInput;
+use crate::json::json;
 
 /// `kvtier config explain`.
 #[derive(clap::Args)]

@@ -143,7 +143,7 @@ pub struct Objects {
 
 impl Objects {
     pub fn of(bucket: Bucket, args: &CopyArgs) -> Result<Self> {
-        if args.bytes.is_some() {
+        if args.target.bytes.is_some() {
             let what = "--bytes is for directories; a bucket is capped by the configuration of the tier over it";
             return Err(BadInput(what.into()).into());
         }

@@ -42,7 +42,8 @@ pub struct Files {
 impl Files {
     pub fn of(args: &CopyArgs) -> Result<Self> {
         let exists = args.to.join(".kvtier/manifest").exists();
-        let asked = args.to_layout.as_deref().map(str::parse::<Layout>).transpose().map_err(crate::cannot_open)?;
+        let asked =
+            args.target.to_layout.as_deref().map(str::parse::<Layout>).transpose().map_err(crate::cannot_open)?;
         let there = if exists { Some(Directory::open(&args.to).map_err(crate::cannot_open)?) } else { None };
         let noted = there.as_ref().map(Directory::layout);
         if let (Some(asked), Some(noted)) = (asked, noted)
@@ -50,7 +51,7 @@ impl Files {
         {
             return Err(BadInput(format!("{} has layout {noted}, not {asked}", args.to.display())).into());
         }
-        let told = args.bytes.as_deref().map(|text| {
+        let told = args.target.bytes.as_deref().map(|text| {
             kvtier::bytes::parse(text).ok_or_else(|| BadInput(format!("--bytes {text}: no size; write 100GiB, say")))
         });
         let capacity = match (told.transpose()?, there.and_then(|there| there.capacity_bytes())) {
@@ -59,7 +60,7 @@ impl Files {
             (None, None) => crate::space::of(&args.to)?.all,
         };
         let layout = asked.or(noted).unwrap_or_default();
-        let shape = args.shape.as_deref().map(str::parse::<ChunkShape>).transpose();
+        let shape = args.target.shape.as_deref().map(str::parse::<ChunkShape>).transpose();
         let shape = shape.map_err(|e| BadInput(format!("--shape: {e}")))?;
         Ok(Files { path: args.to.clone(), layout, shape, capacity_bytes: capacity, exists })
     }
@@ -84,17 +85,17 @@ impl Files {
         args: &CopyArgs,
         tally: &mut Tally,
     ) -> Result<(Vec<Wanted>, Option<Box<dyn Sink + '_>>)> {
-        if args.dry_run && !self.exists {
+        if args.how.dry_run && !self.exists {
             return Ok((wanted, None));
         }
-        let tier = if args.dry_run { None } else { Some(self.open()?) };
+        let tier = if args.how.dry_run { None } else { Some(self.open()?) };
         let there = Directory::open(&self.path).map_err(crate::cannot_open)?;
         let present = tier.as_ref().map_or_else(|| self.listed(&there, &wanted), |tier| looked_up(tier, &wanted))?;
         let mut missing = Vec::new();
         for (one, present) in wanted.into_iter().zip(present) {
             if present { tally.present += 1 } else { missing.push(one) }
         }
-        let held = there.summary()?.bytes;
+        let held = there.summary().with_context(|| format!("cannot read {}", self.path.display()))?.bytes;
         // A footer and the padding before it, or two headers, where there are some.
         let each = match self.layout {
             Layout::Kvtier => 8191,
@@ -121,7 +122,7 @@ impl Files {
 
     /// Which of the chunks TO has, by its names: what a tier would find, without opening one.
     fn listed(&self, there: &Directory, wanted: &[Wanted]) -> Result<Vec<bool>> {
-        let chunks = there.chunks().context("cannot list the directory")?;
+        let chunks = crate::dir::listed(there, &self.path)?;
         let names: HashSet<(String, u64)> = chunks.iter().map(|chunk| (chunk.label(), chunk.len)).collect();
         let name = |key: &Key| {
             if self.layout.is_foreign() { self.layout.file_name(key.id()).ok() } else { Some(key.digest().to_hex()) }

@@ -1,8 +1,8 @@
 use anyhow::Result;
 use kvtier::bytes::format;
-use serde_json::json;
 
 use super::CopyArgs;
+use crate::json::json;
 
 /// What became of the chunks.
 #[derive(Default)]
@@ -39,15 +39,15 @@ impl Tally {
 
     /// Says it.
     pub fn report(&self, args: &CopyArgs, (from, to): (&str, &str)) -> Result<()> {
-        if args.json {
+        if args.how.json {
             let all = json!({
-                "from_layout": from, "to_layout": to, "dry_run": args.dry_run, "copied": self.copied, "copied_bytes": self.copied_bytes,
+                "from_layout": from, "to_layout": to, "dry_run": args.how.dry_run, "copied": self.copied, "copied_bytes": self.copied_bytes,
                 "present": self.present, "unverified": self.unverified, "left_behind": self.left_behind, "unsupported": self.unsupported,
                 "unsupported_why": self.why, "damaged": self.damaged, "gone": self.gone,
             });
             return crate::out::line(&all.to_string());
         }
-        let verb = if args.dry_run { "would copy" } else { "copied" };
+        let verb = if args.how.dry_run { "would copy" } else { "copied" };
         crate::out::line(&format!(
             "{from} to {to}: {verb} {} chunks ({}), {} were there, {} damaged stay behind",
             self.copied,
@@ -60,7 +60,7 @@ impl Tally {
             crate::out::line(&format!("{count} of them had no facts: nothing proved their bytes"))?;
         }
         if self.left_behind > 0 {
-            let next = match (args.unverified, args.partial) {
+            let next = match (args.source.unverified, args.source.partial) {
                 (false, _) => "--unverified copies them as they are, with --chunk-bytes N only those of that length",
                 (true, false) => "they have not the length of --chunk-bytes; --partial copies the shorter ones",
                 (true, true) => "they are longer than --chunk-bytes",

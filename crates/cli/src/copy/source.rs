@@ -75,15 +75,24 @@ pub struct Trust {
 impl Trust {
     fn of(args: &CopyArgs) -> Result<Self, BadInput> {
         let chunk_bytes =
-            args.chunk_bytes.as_deref().map(|text| crate::replay::size("--chunk-bytes", text)).transpose()?;
+            args.source.chunk_bytes.as_deref().map(|text| crate::replay::size("--chunk-bytes", text)).transpose()?;
         if chunk_bytes == Some(0) {
             return Err(BadInput("--chunk-bytes must be more than 0".into()));
         }
-        let digest = args.layout_id.as_deref().map(|text| {
+        let digest = args.source.layout_id.as_deref().map(|text| {
             Digest::from_hex(text).ok_or_else(|| BadInput(format!("--layout-id {text}: not 64 hexadecimal digits")))
         });
-        let namespace = Arc::new(Namespace::new(args.tenant.as_str(), digest.transpose()?.unwrap_or_default()));
-        Ok(Trust { any: args.unverified, chunk_bytes, partial: args.partial, namespace, models: args.model.clone() })
+        let namespace = Arc::new(Namespace::new(
+            args.source.tenant.as_deref().unwrap_or_default(),
+            digest.transpose()?.unwrap_or_default(),
+        ));
+        Ok(Trust {
+            any: args.source.unverified,
+            chunk_bytes,
+            partial: args.source.partial,
+            namespace,
+            models: args.source.model.clone(),
+        })
     }
 
     /// The payload's length of a chunk whose file or object has `len` bytes; `None` for one that stays behind.
@@ -102,7 +111,7 @@ impl Source {
         if way == Way::Import {
             return Ok(Source::Archive(Reader::open(&args.from)?));
         }
-        let layout = args.from_layout.as_deref();
+        let layout = args.source.from_layout.as_deref();
         if let Some(bucket) = Bucket::open(args.from.to_str().unwrap_or_default(), layout, &args.store)? {
             return Ok(Source::Bucket(bucket));
         }
@@ -129,7 +138,7 @@ impl Source {
     pub fn wanted(&self, args: &CopyArgs, tally: &mut Tally) -> Result<Vec<Wanted>> {
         let trust = Trust::of(args)?;
         match self {
-            Source::Directory(dir) => files(dir, &trust, tally),
+            Source::Directory(dir) => files(crate::dir::listed(dir, &args.from)?, dir, &trust, tally),
             Source::Bucket(bucket) => super::bucket::objects(bucket, &trust, tally),
             Source::Archive(archive) => archive.wanted(),
         }
@@ -147,8 +156,7 @@ impl Source {
 }
 
 /// The chunks whose key their file tells.
-fn files(from: &Directory, trust: &Trust, tally: &mut Tally) -> Result<Vec<Wanted>> {
-    let mut chunks = from.chunks().context("cannot list the directory")?;
+fn files(mut chunks: Vec<Named>, from: &Directory, trust: &Trust, tally: &mut Tally) -> Result<Vec<Wanted>> {
     chunks.sort_unstable();
     let mut found = Vec::with_capacity(chunks.len());
     for chunk in chunks {

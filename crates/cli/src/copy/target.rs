@@ -29,8 +29,8 @@ impl Target {
         if way == Way::Export {
             return Ok(Target::Archive);
         }
-        let store = args.store.elsewhere(args.to_endpoint.as_deref(), args.to_region.as_deref());
-        match Bucket::open(args.to.to_str().unwrap_or_default(), args.to_layout.as_deref(), &store)? {
+        let store = args.store.elsewhere(args.elsewhere.to_endpoint.as_deref(), args.elsewhere.to_region.as_deref());
+        match Bucket::open(args.to.to_str().unwrap_or_default(), args.target.to_layout.as_deref(), &store)? {
             Some(bucket) => Ok(Target::Bucket(Objects::of(bucket, args)?)),
             None => Ok(Target::Directory(Files::of(args)?)),
         }
@@ -87,7 +87,7 @@ impl Target {
             _ if wanted.is_empty() => Ok((wanted, None)),
             Target::Directory(files) => files.without_present(wanted, args, tally),
             Target::Bucket(objects) => objects.without_present(wanted, tally),
-            Target::Archive if args.dry_run => Ok((wanted, None)),
+            Target::Archive if args.how.dry_run => Ok((wanted, None)),
             Target::Archive => Ok((wanted, Some(Box::new(Writer::create(&args.to)?)))),
         }
     }

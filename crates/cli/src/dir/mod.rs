@@ -10,10 +10,10 @@ use kvtier::bytes::format;
 use kvtier::core::Digest;
 use kvtier::file::Layout;
 use kvtier::file::inspect::{Directory, Named};
-use serde_json::json;
 
 use crate::BadInput;
 use crate::bucket::{self, Bucket};
+use crate::json::json;
 use crate::store::StoreArgs;
 
 pub use verify::{VerifyArgs, verify};
@@ -33,7 +33,11 @@ pub struct Where {
 impl Where {
     /// The bucket, if it is one.
     fn bucket(&self) -> Result<Option<Bucket>> {
-        Bucket::open(self.path.to_str().unwrap_or_default(), self.layout.as_deref(), &self.store)
+        let bucket = Bucket::open(self.path.to_str().unwrap_or_default(), self.layout.as_deref(), &self.store)?;
+        if let Some(flag) = self.store.first_said().filter(|_| bucket.is_none()) {
+            return Err(BadInput(format!("{flag}: {} is no bucket; leave {flag} out", self.path.display())).into());
+        }
+        Ok(bucket)
     }
 }
 
@@ -103,12 +107,17 @@ pub fn open_as(path: &Path, layout: Option<&str>) -> Result<Directory> {
     Ok(Directory::open_as(path, layout).map_err(crate::cannot_open)?)
 }
 
+/// The chunks of a directory, in no order.
+pub fn listed(dir: &Directory, path: &Path) -> Result<Vec<Named>> {
+    dir.chunks().with_context(|| format!("cannot list {}", path.display()))
+}
+
 /// Lists chunks: digest, payload bytes.
 pub fn ls(args: &LsArgs) -> Result<()> {
     if let Some(bucket) = args.at.bucket()? {
         return bucket::ls(&bucket, args.json);
     }
-    let mut chunks = open(&args.at)?.chunks().context("cannot list the directory")?;
+    let mut chunks = listed(&open(&args.at)?, &args.at.path)?;
     chunks.sort_unstable();
     for chunk in chunks {
         let line = if args.json {
@@ -126,7 +135,7 @@ pub fn stat(args: &StatArgs) -> Result<()> {
     if let Some(bucket) = args.at.bucket()? {
         return bucket::stat(&bucket, args.json);
     }
-    let sum = open(&args.at)?.summary().context("cannot read the directory")?;
+    let sum = open(&args.at)?.summary().with_context(|| format!("cannot read {}", args.at.path.display()))?;
     let quarantine: Vec<_> =
         sum.quarantine.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect();
     let strangers: Vec<_> = sum.strangers.iter().map(|(path, _)| path.display().to_string()).collect();
@@ -174,7 +183,7 @@ pub fn rm(args: &RmArgs) -> Result<()> {
         return bucket::rm(&bucket, (&args.key, args.all, args.namespace()?), args.yes);
     }
     let (dir, namespace) = (open(&args.at)?, args.namespace()?);
-    let chunks = dir.chunks().context("cannot list the directory")?;
+    let chunks = listed(&dir, &args.at.path)?;
     if dir.layout() == Layout::Kvtier
         && let Some(bad) = args.key.iter().find(|text| Digest::from_hex(text).is_none())
     {

@@ -1,7 +1,8 @@
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvtier::file::inspect::{Damage, Named};
-use serde_json::json;
+
+use crate::json::json;
 
 /// `kvtier verify`.
 #[derive(clap::Args)]
@@ -27,7 +28,7 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
     }
     crate::interrupt::watch()?;
     let dir = super::open(&args.at)?;
-    let mut chunks = dir.chunks().context("cannot list the directory")?;
+    let mut chunks = super::listed(&dir, &args.at.path)?;
     chunks.sort_unstable();
     let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec} (eta {eta})");
     let bar = ProgressBar::new(chunks.iter().map(|chunk| chunk.len).sum()).with_style(style.context("template")?);

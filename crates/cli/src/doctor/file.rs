@@ -11,9 +11,10 @@ use kvtier::file::inspect::{Directory, Medium, Scratch};
 use kvtier::file::{EngineKind, FileConfig, FileTier};
 use kvtier::mem::{Arena, ArenaConfig};
 use kvtier::{Observe, Tier};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::finding::Finding;
+use crate::json::{self, json};
 
 /// `kvtier doctor file`.
 #[derive(clap::Args)]
@@ -30,17 +31,19 @@ const CHUNKS: u64 = 16;
 
 /// Probes the directory and prints findings, rate and settings.
 pub fn run(args: &FileArgs) -> Result<()> {
+    super::exists(&args.path)?;
     let medium = Medium::probe(&args.path).map_err(crate::cannot_open)?;
     let (mount, memlock) = (mount_of(&args.path), limit("Max locked memory"));
     let rate = rate(&args.path)?;
     let mut findings = findings(&medium, &mount, &memlock);
     findings.push(engine(&rate));
+    findings.extend(unnameable(&args.path));
     let chosen = settings(&args.path, &medium, &rate);
     let settings: Value = chosen.iter().map(|c| (c.key.to_owned(), c.value.clone())).collect();
     if args.json {
         let list: Vec<Value> = findings.iter().map(Finding::json).collect();
         let all = json!({
-            "path": args.path, "findings": list, "put_mb_per_s": rate.put_mb_per_s, "get_mb_per_s": rate.get_mb_per_s,
+            "path": json::path(&args.path), "findings": list, "put_mb_per_s": rate.put_mb_per_s, "get_mb_per_s": rate.get_mb_per_s,
             "settings": settings,
             "reasons": chosen.iter().map(|c| (c.key.to_owned(), Value::from(c.reason))).collect::<Value>(),
         });
@@ -74,7 +77,7 @@ fn settings(path: &Path, medium: &Medium, rate: &Rate) -> Vec<Chosen> {
     let engine = if rate.uring { ("auto", "io_uring works here") } else { ("threads", "io_uring is refused here") };
     vec![
         given("type", json!("file")),
-        given("path", json!(path)),
+        given("path", json::path(path)),
         because("bytes", json!(cap.0), cap.1),
         because("engine", json!(engine.0), engine.1),
     ]
@@ -102,6 +105,12 @@ fn cap(path: &Path, free: u64) -> (u64, &'static str) {
 /// A finding with advice where something is not as it should be.
 fn finding(what: &'static str, found: impl Into<String>, good: bool, advice: &str) -> Finding {
     Finding { what, found: found.into(), advice: (!good).then(|| advice.to_owned()) }
+}
+
+/// What is to be done about a name that no configuration file can hold.
+fn unnameable(path: &Path) -> Option<Finding> {
+    let advice = "no configuration file can name it, and what is printed here is not its name: rename it";
+    path.to_str().is_none().then(|| finding("name", format!("{path:?} is not UTF-8"), false, advice))
 }
 
 /// A finding with advice where something cannot be done.

@@ -1,5 +1,7 @@
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde_json::Value;
+
+use crate::json::json;
 
 /// One thing that was found, and what follows.
 pub struct Finding {

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kvtier::gds::{GdsConfig, examine};
-use serde_json::{Value, json};
+use serde_json::Value;
+
+use crate::json::{self, json};
 
 /// `kvtier doctor gds`.
 #[derive(clap::Args)]
@@ -24,13 +26,16 @@ pub struct GdsArgs {
 
 /// Looks at each thing that decides, and prints what it found.
 pub fn run(args: &GdsArgs) -> Result<()> {
+    super::exists(&args.path)?;
     let mut config = GdsConfig::new(&args.path, 0);
     config.cufile_library = args.cufile_library.clone();
     let found = examine(&config, args.gpu);
     if args.json {
         let list = found.iter().map(|step| json!({ "what": step.what, "found": step.found, "good": step.good }));
         let list: Vec<Value> = list.collect();
-        return crate::out::line(&json!({ "path": args.path, "gpu": args.gpu, "findings": list }).to_string());
+        return crate::out::line(
+            &json!({ "path": json::path(&args.path), "gpu": args.gpu, "findings": list }).to_string(),
+        );
     }
     found.iter().try_for_each(|step| {
         let sign = if step.good { ' ' } else { '!' };

@@ -6,7 +6,11 @@ mod gds;
 mod s3;
 mod shm;
 
+use std::path::Path;
+
 use anyhow::Result;
+
+use crate::BadInput;
 
 /// What to look at.
 #[derive(clap::Subcommand)]
@@ -19,6 +23,16 @@ pub enum What {
     S3(Box<s3::S3Args>),
     /// Shared memory: segments of LMCache's and ours that nobody uses any more; removes them if told to.
     Shm(shm::ShmArgs),
+}
+
+/// Refuses what is no directory.
+fn exists(path: &Path) -> Result<(), BadInput> {
+    let what = match std::fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => return Ok(()),
+        Ok(_) => "not a directory".to_owned(),
+        Err(e) => e.to_string(),
+    };
+    Err(BadInput(format!("cannot look at {}: {what}; check the path", path.display())))
 }
 
 /// Looks, and prints what it found.

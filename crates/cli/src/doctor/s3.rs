@@ -3,10 +3,11 @@
 use anyhow::{Context, Result};
 use kvtier::s3::probe::{Connection, Lifecycle, Listing, Probe, Setting};
 use kvtier::s3::{Checksum, Client, Conditional, Endpoint, Provider, Style};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::finding::Finding;
 use crate::bench::s3::{Load, measure, runtime};
+use crate::json::json;
 use crate::store::{StoreArgs, failed};
 
 /// `kvtier doctor s3`.

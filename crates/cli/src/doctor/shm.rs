@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use kvtier::bytes::format;
-use serde_json::json;
+
+use crate::json::json;
 
 /// What the names of segments begin with that LMCache, in all its versions, and kvtier leave behind.
 const PREFIXES: [&str; 3] = ["my_shm_", "lmcache_l1_pool_", "kvtier"];
@@ -68,7 +69,7 @@ fn segments(args: &ShmArgs, used: &Used) -> Result<Vec<Segment>> {
     let entries = fs::read_dir(&args.dir).with_context(|| format!("cannot read {}", args.dir.display()))?;
     let mut all = Vec::new();
     for entry in entries {
-        let entry = entry.context("cannot read the directory")?;
+        let entry = entry.with_context(|| format!("cannot read {}", args.dir.display()))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let Ok(meta) = entry.metadata() else { continue };
         if !meta.is_file() || !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {

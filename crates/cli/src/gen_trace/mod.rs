@@ -1,16 +1,18 @@
 //! `kvtier gen-trace`: request traces of made-up conversations, the same for the same seed.
 
 mod workload;
+mod write;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use serde_json::json;
 
-use self::workload::{Shape, Workload};
+use self::workload::{Request, Shape, Workload};
+use self::write::Form;
 use crate::BadInput;
+use crate::json::json;
 
 /// What kind of conversations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -23,7 +25,8 @@ pub enum Kind {
     Rag,
 }
 
-/// Generates a request trace, as JSON lines: `timestamp` (ms), `session`, `block_tokens`, `input_length`, `output_length`, `hash_ids`.
+/// Generates a request trace, as JSON lines: `timestamp` (ms), `session`, `block_tokens`, `input_length`, `output_length`, `hash_ids`; or in
+/// the binary form that `replay` and `sim` read too.
 #[derive(clap::Args, Clone)]
 pub struct Args {
     /// What kind of conversations.
@@ -35,7 +38,7 @@ pub struct Args {
     /// Equal seeds and parameters make equal traces.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where to (default: standard output).
+    /// Where to (default: standard output). A name that ends in .bin or .bin.zst gets the binary form, any other JSON lines.
     #[arg(long)]
     out: Option<PathBuf>,
     /// Conversations that begin in a minute; times between are exponential [default: chat 60, agents 4, rag 60].
@@ -50,9 +53,9 @@ pub struct Args {
     /// How many system prompts there are; the n-th is asked for in proportion to 1/n [default: chat 16, agents 4, rag 4].
     #[arg(long)]
     prompts: Option<usize>,
-    /// How many documents there are (rag only), asked for like prompts.
-    #[arg(long, default_value_t = 500)]
-    documents: usize,
+    /// How many documents there are (rag only), asked for like prompts [default: 500].
+    #[arg(long)]
+    documents: Option<usize>,
     /// Tokens of a block.
     #[arg(long, default_value_t = 256)]
     block_tokens: u32,
@@ -61,6 +64,9 @@ pub struct Args {
 impl Args {
     fn shape(&self) -> Result<Shape, BadInput> {
         let default = Shape::of(self.kind);
+        if self.documents.is_some() && self.kind != Kind::Rag {
+            return Err(BadInput("--documents is for rag; the other kinds have none, leave it out".into()));
+        }
         let positive = |flag: &str, asked: Option<f64>, default: f64| match asked.unwrap_or(default) {
             value if value.is_finite() && value > 0.0 => Ok(value),
             value => Err(BadInput(format!("{flag} {value} is out of range; set it above 0"))),
@@ -74,11 +80,11 @@ impl Args {
             turns: positive("--turns", self.turns, default.turns)?,
             think_seconds: positive("--think-seconds", self.think_seconds, default.think_seconds)?,
             prompts: self.prompts.unwrap_or(default.prompts),
-            documents: if self.kind == Kind::Rag { self.documents } else { 0 },
+            documents: self.documents.unwrap_or(default.documents),
             ..default
         };
         let counted = [("--requests", self.requests), ("--prompts", shape.prompts)];
-        let counted = counted.into_iter().chain((self.kind == Kind::Rag).then_some(("--documents", self.documents)));
+        let counted = counted.into_iter().chain((self.kind == Kind::Rag).then_some(("--documents", shape.documents)));
         for (flag, n) in counted.chain([("--block-tokens", self.block_tokens as usize)]) {
             if n == 0 || n > 100_000_000 {
                 return Err(BadInput(format!("{flag} {n} is out of range; set it to 1 to 100,000,000")));
@@ -91,14 +97,29 @@ impl Args {
 /// Writes the trace.
 pub fn run(args: &Args) -> Result<()> {
     let shape = args.shape()?;
+    let form = Form::of(args.out.as_deref())?;
     let name = args.out.as_ref().map_or("standard output".into(), |path| path.display().to_string());
     let to = || format!("cannot write to {name}");
     let out: Box<dyn Write> = match &args.out {
         Some(path) => Box::new(File::create(path).with_context(to)?),
         None => Box::new(std::io::stdout().lock()),
     };
+    let requests = Workload::new(shape, args.seed).take(args.requests);
     let mut out = BufWriter::new(out);
-    for request in Workload::new(shape, args.seed).take(args.requests) {
+    match form {
+        Form::Lines => lines(&mut out, args, requests).with_context(to)?,
+        Form::Binary => write::binary(&mut out, write::Head::of(args)?, requests).with_context(to)?,
+        Form::Compressed => {
+            let mut zstd = zstd::Encoder::new(&mut out, zstd::DEFAULT_COMPRESSION_LEVEL).with_context(to)?;
+            write::binary(&mut zstd, write::Head::of(args)?, requests).with_context(to)?;
+            zstd.finish().with_context(to)?;
+        }
+    }
+    out.flush().with_context(to)
+}
+
+fn lines(out: &mut impl Write, args: &Args, requests: impl Iterator<Item = Request>) -> Result<()> {
+    for request in requests {
         let tokens = |blocks: usize| blocks as u64 * u64::from(args.block_tokens);
         let line = json!({
             "timestamp": request.time_ms,
@@ -108,7 +129,7 @@ pub fn run(args: &Args) -> Result<()> {
             "output_length": tokens(request.answer),
             "hash_ids": request.blocks,
         });
-        writeln!(out, "{line}").with_context(to)?;
+        writeln!(out, "{line}")?;
     }
-    out.flush().with_context(to)
+    Ok(())
 }

@@ -2,21 +2,45 @@
 
 use kvtier::core::key::names::{Form, detect};
 use kvtier::core::key::{CacheEngineKey, EngineHash, KeyId, KvRank};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::forms;
+use crate::json::json;
+use crate::replay::trace::kind_of;
 
 /// A name, how to read it, and what to make of it.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Question {
     /// The name.
     pub name: String,
     /// The form to read it as; all that fit if there is none.
     pub from: Option<String>,
     /// The forms to convert it to.
-    #[serde(default)]
     pub to: Vec<String>,
+}
+
+impl Question {
+    /// Reads a line of a batch: a name, or an object with `name`, `from` and `to`. The error says what is wrong with it.
+    pub fn parse(line: &str) -> Result<Self, String> {
+        let fields = match serde_json::from_str(line).map_err(|e| format!("not JSON: {e}"))? {
+            Value::String(name) => return Ok(Question { name, from: None, to: Vec::new() }),
+            Value::Object(fields) => fields,
+            other => return Err(format!("it is {}", kind_of(&other))),
+        };
+        if let Some(other) = fields.keys().find(|name| !["name", "from", "to"].contains(&name.as_str())) {
+            return Err(format!("there is no field `{other}`"));
+        }
+        let text = |field: &str, value: &Value| match value {
+            Value::String(text) => Ok(text.clone()),
+            other => Err(format!("`{field}` is {}, not a text", kind_of(other))),
+        };
+        let to = match fields.get("to") {
+            None => Vec::new(),
+            Some(Value::Array(forms)) => forms.iter().map(|form| text("to", form)).collect::<Result<_, _>>()?,
+            Some(other) => return Err(format!("`to` is {}, not a list of forms", kind_of(other))),
+        };
+        let from = fields.get("from").filter(|from| !from.is_null()).map(|from| text("from", from)).transpose()?;
+        Ok(Question { name: text("name", fields.get("name").ok_or("it has no `name`")?)?, from, to })
+    }
 }
 
 /// Answers a question: `name` and `readings`, or `name` and `error`. Errors are those of the question, not of the name.
@@ -112,7 +136,6 @@ fn own_file(name: &str) -> Option<Value> {
         return None;
     }
     let len = u64::from_str_radix(len, 16).ok()?;
-    Some(
-        json!({"form": "kvtier-file", "key": {"mode": "kvtier", "digest": digest, "payload_bytes": len}, "loss": null, "names": {}}),
-    )
+    let key = json!({"mode": "kvtier", "digest": digest, "payload_bytes": len});
+    Some(json!({"form": "kvtier-file", "key": key, "loss": Value::Null, "names": Map::new()}))
 }

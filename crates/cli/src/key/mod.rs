@@ -63,10 +63,7 @@ fn batch(args: &Args, mut from: impl BufRead, out: &mut dyn Write) -> Result<boo
         if line.trim().is_empty() {
             continue;
         }
-        let question = match serde_json::from_str::<Value>(&line).map_err(|e| wrong(&e))? {
-            Value::String(name) => Question { name, from: None, to: Vec::new() },
-            other => serde_json::from_value(other).map_err(|e| wrong(&e))?,
-        };
+        let question = Question::parse(&line).map_err(|e| wrong(&e))?;
         let to = if question.to.is_empty() { args.to.clone() } else { question.to };
         let question = Question { from: question.from.or_else(|| args.from.clone()), to, ..question };
         let answer = answer(&question).map_err(|e| wrong(&e))?;

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::{Args, size};
 use crate::BadInput;
+use crate::json::json;
 
 /// The configuration's own places, a directory that is kept, or one that is removed when this is dropped.
 pub enum Home {
@@ -55,10 +56,15 @@ impl Home {
             return Ok(config);
         }
         let (host, file) = (size("--host-bytes", &args.host_bytes)?, args.file_cap()?);
-        let tiers = serde_json::json!({"tiers": [
-            {"type": "host", "bytes": host},
-            {"type": "file", "path": self.files(), "bytes": file, "shrink": args.shrink},
-        ]});
-        Ok(Config::from_json(&tiers.to_string(), "the command line")?)
+        let host = json!({"type": "host", "bytes": host});
+        let files = json!({"type": "file", "path": ".", "bytes": file, "shrink": args.shrink});
+        let mut config = Config::from_json(&json!({"tiers": [host, files]}).to_string(), "the command line")?;
+        // Not by way of the text: a directory's name need not be UTF-8.
+        for tier in &mut config.tiers {
+            if let (TierSpec::File(spec), Some(path)) = (tier, self.files()) {
+                path.clone_into(&mut spec.path);
+            }
+        }
+        Ok(config)
     }
 }

@@ -20,6 +20,11 @@ use self::home::Home;
 use self::model::Size;
 use crate::BadInput;
 
+/// How many requests are generated where nothing else is said.
+const GENERATED_DEFAULT: usize = 2000;
+/// The most requests that are generated: they are kept in memory, about half a kilobyte each.
+const GENERATED_MAX: usize = 5_000_000;
+
 /// Replays a request trace: looks up each request's longest prefix, loads it, saves the rest, and verifies every loaded byte.
 #[derive(clap::Args, Clone)]
 pub struct Args {
@@ -40,9 +45,9 @@ pub struct Args {
     /// Requests at once.
     #[arg(long, default_value_t = 8)]
     concurrency: usize,
-    /// Seed of the generated workload.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    /// Seed of the generated workload (default: 1).
+    #[arg(long)]
+    seed: Option<u64>,
     /// The host tier's cap, without --config.
     #[arg(long, default_value = "64MiB", conflicts_with = "config")]
     host_bytes: String,
@@ -90,11 +95,7 @@ pub fn run(args: Args) -> Result<bool> {
     if args.requests == Some(0) {
         return Err(BadInput("--requests 0 replays nothing; set it to 1 or more, or leave it out".into()).into());
     }
-    let max = args.requests.unwrap_or(usize::MAX);
-    let trace = match &args.trace {
-        Some(path) => trace::read(path, max)?,
-        None => trace::generate(max.min(2000), args.seed),
-    };
+    let trace = requests(&args)?;
     let size = Size::choose(args.chunk_bytes.as_deref(), args.model.as_deref(), trace.block_tokens)?;
     crate::interrupt::watch()?;
     let home = Home::choose(&args)?;
@@ -133,6 +134,25 @@ pub fn run(args: Args) -> Result<bool> {
         printed?;
     }
     Ok(outcome.wrong_bytes == 0)
+}
+
+/// The requests of the trace, or of the generated workload.
+fn requests(args: &Args) -> Result<trace::Trace> {
+    let Some(path) = &args.trace else {
+        let count = args.requests.unwrap_or(GENERATED_DEFAULT);
+        if count > GENERATED_MAX {
+            let what = format!(
+                "--requests {count}: a generated workload has at most {GENERATED_MAX}; write a trace with `kvtier gen-trace`"
+            );
+            return Err(BadInput(what).into());
+        }
+        return Ok(trace::generate(count, args.seed.unwrap_or(1)));
+    };
+    if args.seed.is_some() {
+        let what = "--seed is for the generated workload; a trace has nothing random, leave --seed out";
+        return Err(BadInput(what.into()).into());
+    }
+    trace::read(path, args.requests.unwrap_or(usize::MAX))
 }
 
 /// Serves the metrics, if somebody asked for them.

@@ -1,16 +1,19 @@
 //! What a replay prints.
 
-use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
 use kvtier::config::Opened;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::model::Size;
 use super::run::Outcome;
 use super::timed::{Measured, take};
+use crate::json::json;
 use crate::usage::{percentile, threads_cpu_s};
+
+/// What has to be moved before CPU time is said by GB.
+const PER_GB_BYTES_MIN: f64 = 10e6;
 
 /// Prints the outcome as a table, or as one JSON object.
 pub fn print(
@@ -34,7 +37,7 @@ pub fn print(
                 "hits": m.hits,
                 "misses": m.misses,
                 "hit_ratio": m.hits as f64 / (outcome.blocks as f64).max(1.0),
-                "cpu_s_per_gb": cpu_s / gb.max(1e-9),
+                "cpu_s_per_gb": per_gb(cpu_s, gb * 1e9),
                 "bytes_loaded": m.bytes_loaded,
                 "bytes_saved": m.bytes_saved,
                 "load_p50_ms": percentile(&mut m.load_ms, 0.5),
@@ -51,7 +54,7 @@ pub fn print(
     let moved: u64 =
         tiers.iter().map(|t| t["bytes_loaded"].as_u64().unwrap_or(0) + t["bytes_saved"].as_u64().unwrap_or(0)).sum();
     let ratio = outcome.prefix_hits as f64 / (outcome.blocks as f64).max(1.0);
-    let per_gb = outcome.cpu_s / (moved as f64 / 1e9).max(1e-9);
+    let per_gb = per_gb(outcome.cpu_s, moved as f64);
     let whole = json!({
         "wrong_bytes": outcome.wrong_bytes,
         "prefix_hit_ratio": ratio,
@@ -74,7 +77,13 @@ pub fn print(
     if as_json {
         return crate::out::line(&serde_json::to_string(&whole)?);
     }
-    Ok(table(&mut std::io::stdout().lock(), outcome, &tiers, (size, ratio, per_gb))?)
+    let ratios = Ratios { prefix_hits: ratio, cpu_s_per_gb: per_gb };
+    text(outcome, &tiers, size, &ratios).iter().try_for_each(|line| crate::out::line(line))
+}
+
+/// Seconds a GB; none where so little was moved that the start of the program would be counted, and not the work.
+fn per_gb(seconds: f64, bytes: f64) -> Option<f64> {
+    (bytes >= PER_GB_BYTES_MIN).then(|| seconds / (bytes / 1e9))
 }
 
 /// CPU seconds of a tier's threads: those that carry its name, and those of the engine if it has one. Two tiers with engines share these.
@@ -85,54 +94,56 @@ fn own_threads_cpu_s(name: &str, reasons: &[String]) -> f64 {
     threads_cpu_s(&[&own]) + if has_engine { threads_cpu_s(&engine) } else { 0.0 }
 }
 
-fn table(
-    out: &mut impl Write,
-    outcome: &Outcome,
-    tiers: &[Value],
-    (size, ratio, per_gb): (&Size, f64, f64),
-) -> std::io::Result<()> {
+/// The ratios that stand above the table.
+struct Ratios {
+    prefix_hits: f64,
+    cpu_s_per_gb: Option<f64>,
+}
+
+fn text(outcome: &Outcome, tiers: &[Value], size: &Size, ratios: &Ratios) -> Vec<String> {
     let Outcome { requests, blocks, wall_s, cpu_s, wrong_bytes, failures, .. } = outcome;
-    writeln!(out, "{requests} requests, {blocks} blocks in {wall_s:.1} s")?;
-    writeln!(
-        out,
-        "a block is {} here; its {} tokens are {} in {}",
-        kvtier::bytes::format(size.chunk as u64),
-        size.block_tokens,
-        kvtier::bytes::format(size.true_bytes),
-        size.model
-    )?;
-    writeln!(
-        out,
-        "prefix hit ratio {:.2} %   CPU {cpu_s:.1} s, {per_gb:.3} s per GB moved   wrong bytes {wrong_bytes}   failures {failures}",
-        ratio * 100.0
-    )?;
-    writeln!(
-        out,
-        "{:<8} {:>9} {:>9} {:>7} {:>10} {:>10} {:>6} {:>8} {:>8} {:>9} {:>10}",
-        "tier", "hits", "misses", "hit %", "GB loaded", "GB saved", "GB/s", "p50 ms", "p99 ms", "CPU s/GB", "evictions"
-    )?;
-    for t in tiers {
-        let (loaded, saved) =
-            (t["bytes_loaded"].as_f64().unwrap_or(0.0) / 1e9, t["bytes_saved"].as_f64().unwrap_or(0.0) / 1e9);
-        let text = |name: &str| t[name].to_string();
-        let name = t["name"].as_str().unwrap_or_default();
-        writeln!(
-            out,
-            "{name:<8} {:>9} {:>9} {:>7.2} {loaded:>10.2} {saved:>10.2} {:>6.2} {:>8.2} {:>8.2} {:>9.3} {:>10}",
-            text("hits"),
-            text("misses"),
-            t["hit_ratio"].as_f64().unwrap_or(0.0) * 100.0,
-            (loaded + saved) / wall_s.max(1e-9),
-            t["load_p50_ms"].as_f64().unwrap_or(0.0),
-            t["load_p99_ms"].as_f64().unwrap_or(0.0),
-            t["cpu_s_per_gb"].as_f64().unwrap_or(0.0),
-            text("evictions"),
-        )?;
-    }
-    for t in tiers {
-        for note in t["notes"].as_array().into_iter().flatten() {
-            writeln!(out, "{}: {}", t["name"].as_str().unwrap_or_default(), note.as_str().unwrap_or_default())?;
+    let cpu = ratios.cpu_s_per_gb.map_or(String::new(), |s| format!(", {s:.3} s per GB moved"));
+    let mut lines = vec![
+        format!("{requests} requests, {blocks} blocks in {wall_s:.1} s"),
+        format!(
+            "a block is {} here; its {} tokens are {} in {}",
+            kvtier::bytes::format(size.chunk as u64),
+            size.block_tokens,
+            kvtier::bytes::format(size.true_bytes),
+            size.model
+        ),
+        format!("prefix hit ratio {:.2} %   CPU {cpu_s:.1} s{cpu}", ratios.prefix_hits * 100.0),
+        format!("wrong bytes {wrong_bytes}   failures {failures}"),
+        String::new(),
+    ];
+    lines.extend(crate::table::lines(
+        &["tier", "hits", "misses", "hit %", "GB in", "GB out", "GB/s", "p50 ms", "p99 ms", "CPU s/GB", "evicted"],
+        &tiers.iter().map(|tier| row(tier, *wall_s)).collect::<Vec<_>>(),
+    ));
+    lines.push("GB in: saved to the tier; GB out: loaded from it".to_owned());
+    for tier in tiers {
+        for note in tier["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            lines.extend(crate::table::wrapped(&format!("{}: {note}", tier["name"].as_str().unwrap_or_default()), 2));
         }
     }
-    Ok(())
+    lines
+}
+
+/// A tier's cells.
+fn row(tier: &Value, wall_s: f64) -> Vec<String> {
+    let number = |name: &str| tier[name].as_f64().unwrap_or(0.0);
+    let (saved, loaded) = (number("bytes_saved") / 1e9, number("bytes_loaded") / 1e9);
+    vec![
+        tier["name"].as_str().unwrap_or_default().to_owned(),
+        tier["hits"].to_string(),
+        tier["misses"].to_string(),
+        format!("{:.2}", number("hit_ratio") * 100.0),
+        format!("{saved:.2}"),
+        format!("{loaded:.2}"),
+        format!("{:.2}", (loaded + saved) / wall_s.max(1e-9)),
+        format!("{:.2}", number("load_p50_ms")),
+        format!("{:.2}", number("load_p99_ms")),
+        tier["cpu_s_per_gb"].as_f64().map_or("-".to_owned(), |s| format!("{s:.3}")),
+        tier["evictions"].to_string(),
+    ]
 }

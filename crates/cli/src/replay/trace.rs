@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::BadInput;
 
@@ -45,15 +46,53 @@ pub fn read(path: &Path, max: usize) -> Result<Trace> {
     json_lines(file, &name, max)
 }
 
-#[derive(serde::Deserialize)]
 struct Line {
-    #[serde(default)]
     timestamp: f64,
-    #[serde(default)]
     session: Option<u32>,
-    #[serde(default)]
     block_tokens: Option<u32>,
     hash_ids: Vec<u64>,
+}
+
+impl Line {
+    /// Reads a line, or says in the trace's own words what is wrong with it.
+    fn parse(text: &str) -> Result<Self, String> {
+        let line: Value = serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
+        let Value::Object(fields) = &line else {
+            return Err(format!("it is {}, not an object", kind_of(&line)));
+        };
+        let small = |name: &str| match fields.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => match value.as_u64().and_then(|n| u32::try_from(n).ok()) {
+                Some(n) => Ok(Some(n)),
+                None => Err(format!("`{name}` is {value}, not a number of 0 to {}", u32::MAX)),
+            },
+        };
+        let timestamp = match fields.get("timestamp") {
+            None => 0.0,
+            Some(value) => value.as_f64().ok_or_else(|| format!("`timestamp` is {}, not a number", kind_of(value)))?,
+        };
+        let ids = match fields.get("hash_ids") {
+            Some(Value::Array(ids)) => ids,
+            Some(other) => return Err(format!("`hash_ids` is {}, not a list", kind_of(other))),
+            None => return Err("it has no `hash_ids`".into()),
+        };
+        let id =
+            |id: &Value| id.as_u64().ok_or_else(|| format!("`hash_ids` holds {id}, which is no number of 0 or more"));
+        let hash_ids = ids.iter().map(id).collect::<Result<_, _>>()?;
+        Ok(Line { timestamp, session: small("session")?, block_tokens: small("block_tokens")?, hash_ids })
+    }
+}
+
+/// What a JSON value is called.
+pub fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
 }
 
 fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Trace> {
@@ -66,7 +105,7 @@ fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Trace> {
         if line.trim().is_empty() {
             continue;
         }
-        let parsed: Line = serde_json::from_str(&line)
+        let parsed = Line::parse(&line)
             .map_err(|e| BadInput(format!("{name}:{n}: no request: {e}; each line is an object with `hash_ids`")))?;
         requests.push(parsed.hash_ids);
         times_ms.push(parsed.timestamp as u64);
@@ -95,7 +134,7 @@ fn binary(mut file: impl Read, max: usize) -> Result<Trace> {
     let (mut requests, mut times_ms, mut sessions) = (Vec::new(), Vec::new(), Vec::new());
     for number in 1..=count.min(max) {
         let seconds = u64::from(word(&mut file)?) | u64::from(word(&mut file)?) << 32;
-        times_ms.push((f64::from_bits(seconds) * 1000.0) as u64);
+        times_ms.push((f64::from_bits(seconds) * 1000.0).round() as u64);
         sessions.push(word(&mut file)?);
         let _flags = word(&mut file)?;
         let n = word(&mut file)?;

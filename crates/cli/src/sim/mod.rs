@@ -95,6 +95,13 @@ pub fn run(args: &Args) -> Result<()> {
             return Err(BadInput(format!("{flag} {share} is no share: set it above 0 and at most 1")).into());
         }
     }
+    if let Some(path) = &args.plot
+        && !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"))
+    {
+        return Err(
+            BadInput(format!("--plot {}: only SVG is drawn; name a file that ends in .svg", path.display())).into()
+        );
+    }
     let rows = rows(&args.policy)?;
     if args.requests == Some(0) {
         return Err(BadInput("--requests 0 simulates nothing; set it to 1 or more, or leave it out".into()).into());

@@ -1,10 +1,11 @@
 //! The table, and the same as JSON.
 
 use anyhow::Result;
-use serde_json::json;
 
 use super::blocks::Blocks;
+use super::cache::Hits;
 use super::{Cell, OPTIMUM};
+use crate::json::json;
 use crate::out;
 use crate::replay::trace::Trace;
 
@@ -32,19 +33,30 @@ pub fn print(cells: &[Cell], blocks: &Blocks, trace: &Trace, as_json: bool) -> R
         return out::line(&whole.to_string());
     }
     out::line(&format!("{} requests, {asked} blocks asked for, {} distinct", blocks.requests(), blocks.distinct()))?;
-    out::line("prefix hits % [block hits %]; last: share of the gap from lru to the optimum that is closed\n")?;
-    let columns = columns(cells);
-    let head: String = columns.iter().map(|size| format!("{size:>16}")).collect();
-    out::line(&format!("{:<18}{head}{:>8}", "policy", "closed"))?;
-    for row in cells.chunks(columns.len()) {
-        let values: String = row
-            .iter()
-            .map(|cell| format!("{:>7.2} [{:>6.2}]", 100.0 * cell.hits.prefix_ratio(), 100.0 * cell.hits.block_ratio()))
-            .collect();
-        let closed = closed_in_total(cells, row).map_or(String::new(), |share| format!("{:>6.0} %", 100.0 * share));
-        out::line(&format!("{:<18}{values}{closed}", row[0].row.name()))?;
+    let texts = [
+        ("prefix hits %; closed: share of the gap from lru to the optimum", table(cells, Hits::prefix_ratio, true)),
+        ("block hits %", table(cells, Hits::block_ratio, false)),
+    ];
+    for (title, lines) in texts {
+        out::line(&format!("\n{title}"))?;
+        lines.iter().try_for_each(|line| out::line(line))?;
     }
     Ok(())
+}
+
+fn table(cells: &[Cell], ratio: impl Fn(&Hits) -> f64, with_closed: bool) -> Vec<String> {
+    let columns = columns(cells);
+    let mut head = vec!["policy"];
+    head.extend(&columns);
+    head.extend(with_closed.then_some("closed"));
+    let row = |row: &[Cell]| {
+        let mut texts = vec![row[0].row.name().to_owned()];
+        texts.extend(row.iter().map(|cell| format!("{:.2}", 100.0 * ratio(&cell.hits))));
+        let closed = || closed_in_total(cells, row).map_or(String::new(), |share| format!("{:.0} %", 100.0 * share));
+        texts.extend(with_closed.then(closed));
+        texts
+    };
+    crate::table::lines(&head, &cells.chunks(columns.len()).map(row).collect::<Vec<_>>())
 }
 
 fn columns(cells: &[Cell]) -> Vec<&str> {

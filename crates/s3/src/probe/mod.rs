@@ -110,7 +110,9 @@ impl Asker<'_> {
         self.put(&key, &bytes, &[]).await?;
         let whole = self.get(&key, &[]).await?;
         if whole.body != bytes {
-            return Err(Error::new(ErrorKind::Corrupt, "the store gave back other bytes than it was given"));
+            let what =
+                "what answers there gave back other bytes than it was given, so it is no S3 store: check the endpoint";
+            return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let part = self.get(&key, &[("range", "bytes=1000-1999")]).await;
         let other = self.get(&key, &[("if-match", "\"0123456789abcdef\"")]).await;

@@ -1,0 +1,182 @@
+//! The arguments of `kvtier migrate`, `export` and `import`: each has only those that do something there.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::Way;
+use crate::BadInput;
+use crate::store::StoreArgs;
+
+/// What is said of the chunks that are read.
+#[derive(clap::Args, Default)]
+pub struct FromArgs {
+    /// Whose chunks FROM holds, where a directory's manifest does not say; of a bucket only chunks of this layout are taken.
+    #[arg(long)]
+    pub from_layout: Option<String>,
+    /// The tenant of chunks that carry no facts, because another program wrote them.
+    #[arg(long, requires = "unverified")]
+    pub tenant: Option<String>,
+    /// The layout digest of their namespace, 64 hexadecimal digits; zeros if nothing is said.
+    #[arg(long, requires = "unverified")]
+    pub layout_id: Option<String>,
+    /// Copy chunks without facts too, whose bytes nothing proves; without this they stay behind.
+    #[arg(long)]
+    pub unverified: bool,
+    /// The length of a whole chunk, such as 4MiB: of the chunks without facts only those of that length are copied. One that its writer filled
+    /// with zeros to the next 4096 bytes is cut to it.
+    #[arg(long, requires = "unverified")]
+    pub chunk_bytes: Option<String>,
+    /// Of the chunks without facts, copy those shorter than --chunk-bytes too.
+    #[arg(long, requires = "chunk_bytes")]
+    pub partial: bool,
+    /// How the model is spelled whose `/` is a `_` in the names of a bucket of layout lmcache, such as org/model; needed for chunks without
+    /// facts.
+    #[arg(long, requires = "unverified")]
+    pub model: Vec<String>,
+}
+
+/// What is said of the place that chunks are written to.
+#[derive(clap::Args, Default)]
+pub struct ToArgs {
+    /// Whose chunks TO is to hold: kvtier, lmcache-mp, lmcache, lmcache-gds or lmcache-gds-weka. As a directory's manifest says, else kvtier.
+    #[arg(long)]
+    pub to_layout: Option<String>,
+    /// With lmcache-gds, whose files say it: the tensor that a full chunk is, such as 2x32x256x1024 (keys and values, layers, tokens,
+    /// elements).
+    #[arg(long)]
+    pub shape: Option<String>,
+    /// The cap of a directory TO, such as 100GiB; as its manifest says, else all of its file system. Buckets are not capped here.
+    #[arg(long)]
+    pub bytes: Option<String>,
+}
+
+/// Where TO is, if FROM is elsewhere.
+#[derive(clap::Args, Default)]
+pub struct ElsewhereArgs {
+    /// The endpoint of TO, where it is not --endpoint.
+    #[arg(long)]
+    pub to_endpoint: Option<String>,
+    /// The region of TO, where it is not --region.
+    #[arg(long)]
+    pub to_region: Option<String>,
+}
+
+/// How to copy and what to print.
+#[derive(clap::Args)]
+pub struct HowArgs {
+    /// Only say what would be copied; nothing is written.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kvtier migrate`.
+#[derive(clap::Args)]
+pub struct MigrateArgs {
+    /// Where the chunks are: a directory or `s3://bucket/prefix`. Nothing there is changed.
+    from: PathBuf,
+    /// Where they go: a directory, which is made if it is not there, or `s3://bucket/prefix`.
+    to: PathBuf,
+    #[command(flatten)]
+    source: FromArgs,
+    #[command(flatten)]
+    target: ToArgs,
+    #[command(flatten)]
+    how: HowArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    elsewhere: ElsewhereArgs,
+}
+
+/// `kvtier export`.
+#[derive(clap::Args)]
+pub struct ExportArgs {
+    /// Where the chunks are: a directory or `s3://bucket/prefix`. Nothing there is changed.
+    from: PathBuf,
+    /// The file to write, which must not be there yet.
+    file: PathBuf,
+    #[command(flatten)]
+    source: FromArgs,
+    #[command(flatten)]
+    how: HowArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// `kvtier import`.
+#[derive(clap::Args)]
+pub struct ImportArgs {
+    /// The file that `kvtier export` wrote.
+    file: PathBuf,
+    /// Where the chunks go: a directory, which is made if it is not there, or `s3://bucket/prefix`.
+    to: PathBuf,
+    #[command(flatten)]
+    target: ToArgs,
+    #[command(flatten)]
+    how: HowArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    elsewhere: ElsewhereArgs,
+}
+
+/// What any of the three is to do.
+pub struct CopyArgs {
+    pub from: PathBuf,
+    pub to: PathBuf,
+    pub source: FromArgs,
+    pub target: ToArgs,
+    pub how: HowArgs,
+    pub store: StoreArgs,
+    pub elsewhere: ElsewhereArgs,
+}
+
+impl From<MigrateArgs> for CopyArgs {
+    fn from(args: MigrateArgs) -> Self {
+        let MigrateArgs { from, to, source, target, how, store, elsewhere } = args;
+        CopyArgs { from, to, source, target, how, store, elsewhere }
+    }
+}
+
+impl From<ExportArgs> for CopyArgs {
+    fn from(args: ExportArgs) -> Self {
+        let ExportArgs { from, file: to, source, how, store } = args;
+        CopyArgs { from, to, source, target: ToArgs::default(), how, store, elsewhere: ElsewhereArgs::default() }
+    }
+}
+
+impl From<ImportArgs> for CopyArgs {
+    fn from(args: ImportArgs) -> Self {
+        let ImportArgs { file: from, to, target, how, store, elsewhere } = args;
+        CopyArgs { from, to, source: FromArgs::default(), target, how, store, elsewhere }
+    }
+}
+
+impl CopyArgs {
+    /// Refuses what would have no effect.
+    pub fn check(&self, way: Way) -> Result<(), BadInput> {
+        let is_bucket = |path: &Path| path.to_str().is_some_and(|path| path.starts_with("s3://"));
+        let (from, to) = (is_bucket(&self.from) && way != Way::Import, is_bucket(&self.to) && way != Way::Export);
+        let ElsewhereArgs { to_endpoint, to_region } = &self.elsewhere;
+        let second = [("--to-endpoint", to_endpoint), ("--to-region", to_region)];
+        if let Some((flag, _)) = second.into_iter().find(|(_, said)| said.is_some()).filter(|_| !to) {
+            return Err(BadInput(format!("{flag}: {} is no bucket; leave {flag} out", self.to.display())));
+        }
+        if let Some(flag) = self.store.first_said().filter(|_| !from && !to) {
+            return Err(BadInput(format!("{flag}: no bucket is read or written; leave {flag} out")));
+        }
+        if self.target.shape.is_some() && (to || !self.target.to_layout.as_deref().is_none_or(is_gds)) {
+            let what = "--shape is for a directory of layout lmcache-gds or lmcache-gds-weka; leave --shape out";
+            return Err(BadInput(what.into()));
+        }
+        Ok(())
+    }
+}
+
+fn is_gds(layout: &str) -> bool {
+    layout.starts_with("lmcache-gds")
+}
