@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
@@ -20,25 +20,51 @@ fn json_of(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(output)))
 }
 
-/// A directory as LMCache's adapter `fs` leaves it.
+#[path = "../../testkit/tests/vectors/load.rs"]
+mod load;
+
+/// A directory as LMCache's adapter `fs` leaves it: three chunks, one of them with a salt.
 fn lmcache(dir: &Path) -> (String, BTreeMap<String, Vec<u8>>) {
-    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/../testkit/vectors");
-    let folder = std::env::var_os("KVTIER_VECTORS").map_or_else(|| committed.into(), PathBuf::from);
-    let whole: Value = serde_json::from_str(&fs::read_to_string(folder.join("fs_files.json")).unwrap()).unwrap();
-    let case = whole["cases"].as_array().unwrap().iter().find(|case| case["in"]["adapter"] == "fs").unwrap();
-    let hex = |hex: &str| {
-        hex.as_bytes().chunks(2).map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
-    };
+    let files = [
+        ("org-SEP-m@0x02010201@0@00010203.data", b"hello world".to_vec()),
+        ("org-SEP-m@0x02010201@0@02010203@s.data", vec![b'x'; 100]),
+        ("org-SEP-m@0x02010201@1@01010203.data", (0..64).collect()),
+    ];
+    let files = files.map(|(name, bytes)| (name.to_owned(), bytes)).into();
+    (written(dir, &files), files)
+}
+
+fn written(dir: &Path, files: &BTreeMap<String, Vec<u8>>) -> String {
     let path = dir.join("theirs");
     fs::create_dir(&path).unwrap();
-    let files: BTreeMap<String, Vec<u8>> = case["out"]["files"]
-        .as_object()
-        .unwrap()
-        .iter()
-        .map(|(name, bytes)| (name.clone(), hex(bytes.as_str().unwrap())))
-        .collect();
     files.iter().for_each(|(name, bytes)| fs::write(path.join(name), bytes).unwrap());
-    (path.to_str().unwrap().to_owned(), files)
+    path.to_str().unwrap().to_owned()
+}
+
+/// What LMCache's own adapters wrote is listed, counted, and copied byte for byte.
+#[test]
+fn directories_that_lmcache_wrote_are_read_and_copied() {
+    let unhex = |hex: &str| -> Vec<u8> {
+        hex.as_bytes().chunks(2).map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
+    };
+    for case in load::cases("fs_files.json") {
+        if !["fs", "fs_native"].iter().any(|adapter| case["in"]["adapter"] == *adapter) {
+            continue;
+        }
+        let files_of_it = case["out"]["files"].as_object().unwrap();
+        let theirs: BTreeMap<String, Vec<u8>> =
+            files_of_it.iter().map(|(name, hex)| (name.clone(), unhex(hex.as_str().unwrap()))).collect();
+        let bytes: usize = theirs.values().map(Vec::len).sum();
+        assert_eq!(case["out"]["store_bytes"], bytes, "{}", case["in"]);
+        let dir = tempfile::tempdir().unwrap();
+        let from = written(dir.path(), &theirs);
+        let to = dir.path().join("copy").to_str().unwrap().to_owned();
+        let stat = json_of(&kvtier(&["stat", &from, "--layout", "lmcache-mp", "--json"]));
+        assert_eq!((&stat["chunks"], &stat["bytes"]), (&json!(theirs.len()), &json!(bytes)));
+        let out = kvtier(&["migrate", &from, &to, "--to-layout", "lmcache-mp", "--unverified", "--json"]);
+        assert_eq!(json_of(&out)["copied"], theirs.len(), "{}", text(&out));
+        assert_eq!(files(&to), theirs);
+    }
 }
 
 fn files(dir: &str) -> BTreeMap<String, Vec<u8>> {

@@ -16,7 +16,6 @@ use kvtier_core::{
 use kvtier_disk::inspect::{Damage, Directory};
 use kvtier_file::{FileConfig, FileTier, Layout, Verify};
 use kvtier_mem::{Arena, ArenaConfig};
-use serde_json::Value;
 
 const GDS: Layout = Layout::LmcacheGds;
 /// 4 KiB a token: 2 layers, keys and values, 512 elements of 2 bytes.
@@ -149,17 +148,18 @@ impl Use {
     }
 }
 
+#[path = "../../testkit/tests/vectors/load.rs"]
+mod load;
+
 /// Headers of the real code, whole: what tensor each is of, in our words, whether it is one that LMCache reads, and its bytes.
 fn vectors() -> Vec<(GdsHeader, Vec<u8>)> {
-    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/../testkit/vectors");
-    let folder = std::env::var_os("KVTIER_VECTORS").map_or_else(|| committed.into(), PathBuf::from);
-    let whole: Value = serde_json::from_str(&fs::read_to_string(folder.join("gds_metadata.json")).unwrap()).unwrap();
-    let texts = whole["cases"].as_array().unwrap().iter().filter_map(|case| case["out"]["ok"]["json"].as_str());
+    let cases = load::cases("gds_metadata.json");
+    let texts = cases.iter().filter_map(|case| case["out"]["ok"]["json"].as_str());
     let bytes = texts.map(|text| [&4088_u64.to_le_bytes()[..], format!("{text:<4088}").as_bytes()].concat());
     // What has gigabytes is another test's.
     let all = bytes.map(|bytes| (GdsHeader::decode(&bytes).unwrap(), bytes));
-    let small: Vec<_> = all.filter(|(header, _)| header.payload_bytes().unwrap() < 1 << 20).collect();
-    assert!(small.len() >= 5);
+    let small: Vec<_> = all.filter(|(header, _)| (1..1 << 20).contains(&header.payload_bytes().unwrap())).collect();
+    assert!(small.len() >= 5 || !load::is_committed(), "{}", small.len());
     small
 }
 
@@ -183,7 +183,8 @@ fn what_lmcache_wrote_serves_whatever_its_tensors() {
         }
         assert_eq!(it.save(key, &bytes(n as u64, len)), Saved::Present);
     }
-    assert!(it.counter("unverified") > 0);
+    let current = all.iter().any(|(_, (header, _))| header.is_current());
+    assert_eq!(it.counter("unverified") > 0, current);
     assert_eq!((it.counter("misses_corrupt"), it.counter("io_errors")), (0, 0));
     for (n, (key, (header, bytes_of_it))) in all.iter().enumerate() {
         let payload = bytes(n as u64, header.payload_bytes().unwrap() as usize);
@@ -222,7 +223,7 @@ fn what_we_write_is_what_lmcache_writes() {
         assert_eq!((it.counter("unverified"), it.counter("facts_not_kept")), (0, 0));
         written += 1;
     }
-    assert!(written >= 4, "{written}");
+    assert!(written >= 4 || !load::is_committed(), "{written}");
 }
 
 #[test]

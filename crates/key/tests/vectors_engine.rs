@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{cases, check, check_name, hex, to_hex};
+use common::{cases, check, check_name, hex, is_committed, to_hex};
 use kvtier_key::names::{FILE_NAME_BYTES_MAX, Form, S3_NAME_BYTES_MAX};
 use kvtier_key::{
     CacheEngineKey, ChunkHash, DType, EngineHash, InvalidKey, KeyId, LayerCacheEngineKey, MODEL_BYTES_MAX, PyInt,
@@ -220,7 +220,7 @@ fn within_limits(theirs: &Value) -> Value {
 fn types_are_spelled_as_lmcache_spells_them() {
     for case in cases("enums") {
         let names = case["STR_DTYPES"].as_object().unwrap();
-        assert_eq!(names.len(), DType::all().count());
+        assert!(!is_committed() || names.len() == DType::all().count(), "a type of ours is not among LMCache's");
         for (name, torch) in names {
             let dtype = DType::from_name(name).unwrap();
             assert_eq!(format!("torch.{}", dtype.torch_name()), torch.as_str().unwrap());

@@ -56,6 +56,17 @@ fn headers_are_written_byte_for_byte_and_read_back() {
 }
 
 #[test]
+fn formats_have_lmcaches_names_and_numbers() {
+    for case in cases("enums") {
+        for (name, code) in case["MemoryFormat"].as_object().into_iter().flatten() {
+            let format: MemoryFormat = name.parse().unwrap();
+            assert_eq!((format.name(), json!(format.code())), (name.as_str(), code.clone()));
+            assert_eq!(MemoryFormat::of_code(code.as_u64().unwrap()), Some(format));
+        }
+    }
+}
+
+#[test]
 fn what_lmcache_reads_is_read_and_what_it_refuses_is_not() {
     for case in cases("gds_metadata") {
         let Some(bytes) = case["in"]["unpack_hex"].as_str().map(hex) else { continue };

@@ -116,11 +116,15 @@ fn requests_expand_in_lmcaches_order() {
 #[test]
 fn raw_block_slots_carry_the_keys_they_say() {
     for case in cases("raw_block_layout") {
-        for (name, slot) in case["out"]["slots"].as_object().unwrap() {
+        let lens = case["in"]["payload_lens"].as_array().cloned().unwrap_or_default();
+        for (name, slot) in case["out"]["slots"].as_object().into_iter().flatten() {
             let key = ObjectKey::from_raw_block_name(name).unwrap();
             assert_eq!(&key.raw_block_name(), name);
+            assert_eq!(slot["offset"], case["out"]["offsets"][name], "{name}");
             let header = hex(slot["header24_hex"].as_str().unwrap());
-            assert_eq!(header[8..16], key.raw_block_identity().to_le_bytes());
+            assert_eq!((&header[..8], &header[8..16]), (&b"LMCBLK01"[..], &key.raw_block_identity().to_le_bytes()[..]));
+            let len = json!(u64::from_le_bytes(header[16..24].try_into().unwrap()));
+            assert!(lens.contains(&len), "{name}: no payload of {len} bytes");
         }
     }
 }

@@ -2,23 +2,15 @@
 #![cfg(not(shuttle))]
 #![allow(clippy::unwrap_used)]
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap};
 
 use kvtier_mem::{Arena, ArenaConfig, Lease};
 use serde_json::Value;
 
 const PAGE: usize = 4096;
 
-fn cases() -> Vec<Value> {
-    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/../testkit/vectors");
-    let folder = std::env::var_os("KVTIER_VECTORS").map_or_else(|| committed.into(), PathBuf::from);
-    // A folder of more vectors may lack this file; the committed one has it.
-    let text = std::fs::read(folder.join("address_manager.json"));
-    let text = text.unwrap_or_else(|_| std::fs::read(PathBuf::from(committed).join("address_manager.json")).unwrap());
-    let all: Value = serde_json::from_slice(&text).unwrap();
-    all["cases"].as_array().unwrap().clone()
-}
+#[path = "../../testkit/tests/vectors/load.rs"]
+mod load;
 
 /// One unit of the trace's alignment is one of our pages.
 struct Replay {
@@ -93,14 +85,40 @@ impl Replay {
     }
 }
 
+/// A trace says what the incumbent did: what is allocated and what is free are its whole heap, each byte once.
+fn check_trace(op: &Value, unit: u64, live: &mut BTreeMap<u64, u64>) {
+    let pair = |pair: &Value| (pair[0].as_u64().unwrap(), pair[1].as_u64().unwrap());
+    if op["op"] == "alloc" && op["res"].is_array() {
+        assert_eq!(pair(&op["res"]).1, op["size"].as_u64().unwrap().next_multiple_of(unit), "{op}");
+    }
+    match op["op"].as_str().unwrap() {
+        "alloc" if op["res"].is_array() => live.extend([pair(&op["res"])]),
+        "batched_alloc" => live.extend(op["res"].as_array().into_iter().flatten().map(pair)),
+        "free" if !op["res"].is_string() => {
+            assert_eq!(live.remove(&op["addr"].as_u64().unwrap()), op["size"].as_u64(), "{op}");
+        }
+        _ => {}
+    }
+    let free: Vec<(u64, u64)> = op["free_list"].as_array().unwrap().iter().map(pair).collect();
+    assert_eq!(Some(free.iter().map(|(_, len)| len).sum()), op["free_size"].as_u64(), "{op}");
+    let mut all: Vec<(u64, u64)> = live.iter().map(|(at, len)| (*at, *len)).chain(free).collect();
+    all.sort_unstable();
+    let end = all.into_iter().fold(0, |end, (at, len)| {
+        assert_eq!(at, end, "overlap or gap: {op}");
+        end + len
+    });
+    assert_eq!(Some(end), op["heap"].as_u64(), "{op}");
+}
+
 #[test]
 fn the_incumbents_traces_are_placed_without_overlap() {
-    let cases = cases();
-    assert!(!cases.is_empty());
+    let cases = load::cases("address_manager.json");
     let (mut asked, mut theirs, mut ours) = (0, 0, 0);
     for case in &cases {
         let mut replay = Replay::new(case);
+        let mut live = BTreeMap::new();
         for op in case["ops"].as_array().unwrap() {
+            check_trace(op, replay.unit as u64, &mut live);
             replay.step(op);
             replay.check();
         }
@@ -112,5 +130,7 @@ fn the_incumbents_traces_are_placed_without_overlap() {
         assert_eq!(arena.stats().largest, arena.stats().capacity, "all joined in the end");
     }
     // The heaps are tiny and full, so that chance decides some: first fit by address, which theirs is, and a fit in constant time differ.
-    assert!(10 * ours >= 9 * theirs, "of {asked} requests {ours} were placed, {theirs} by the incumbent");
+    // Of a folder with few requests ten may fail by chance alone.
+    let by_chance = if load::is_committed() { 0 } else { 10 };
+    assert!(10 * (ours + by_chance) >= 9 * theirs, "of {asked} requests {ours} were placed, {theirs} by the incumbent");
 }

@@ -1,44 +1,17 @@
-//! What the tests over golden vectors share. The folder is `KVTIER_VECTORS`, or else the copy in this repository.
-#![allow(clippy::unwrap_used, clippy::print_stderr, dead_code)]
-
-use std::path::PathBuf;
+//! What the tests over golden vectors share.
+#![allow(clippy::unwrap_used, dead_code, unused_imports)]
 
 use kvtier_key::{ChunkHash, InvalidKey, KvRank, ObjectKey};
 use serde_json::Value;
 
-const FILES: [&str; 11] = [
-    "chunk_hashes",
-    "enums",
-    "gds_metadata",
-    "ipc_key_expand",
-    "keys_cache_engine",
-    "keys_cache_engine_parse",
-    "kv_rank",
-    "object_keys",
-    "object_keys_fs_parse",
-    "object_keys_s3_parse",
-    "raw_block_layout",
-];
+#[path = "../../../testkit/tests/vectors/load.rs"]
+mod load;
 
-fn folder() -> PathBuf {
-    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/../testkit/vectors");
-    std::env::var_os("KVTIER_VECTORS").map_or_else(|| committed.into(), PathBuf::from)
-}
+pub use load::is_committed;
 
-/// The cases of one file of vectors. A folder may lack some files, never all.
+/// The cases of one file of vectors.
 pub fn cases(file: &str) -> Vec<Value> {
-    assert!(FILES.contains(&file), "{file} is not in the list of files");
-    let folder = folder();
-    let path = |file: &str| folder.join(format!("{file}.json"));
-    let Ok(text) = std::fs::read_to_string(path(file)) else {
-        assert!(FILES.iter().any(|file| path(file).exists()), "no vectors in {}", folder.display());
-        eprintln!("no {file}.json in {}: nothing to check there", folder.display());
-        return Vec::new();
-    };
-    let whole: Value = serde_json::from_str(&text).unwrap();
-    let cases = whole["cases"].as_array().unwrap().clone();
-    assert!(!cases.is_empty(), "{file}.json has no cases");
-    cases
+    load::cases(&format!("{file}.json"))
 }
 
 /// Checks a result of ours against `{"ok": ...}` or `{"error": ...}` of the real code.
