@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::sync::{Mutex, lock};
 use crate::timekeeper::Expire;
-use crate::{Completer, Error, ErrorKind, Ticket, ticket};
+use crate::{Clock, Completer, Error, ErrorKind, Ticket, ticket};
 
 /// The duty to answer one lookup or remove: by whoever has it, or `Timeout` when its [expiry](Answer::expiry) comes first. Dropped
 /// without an answer, it says `Closed`.
@@ -12,15 +12,22 @@ pub struct Answer<T: Send + 'static>(Arc<Inner<T>>);
 
 struct Inner<T> {
     op: &'static str,
+    clock: Clock,
     deadline: Instant,
     completer: Mutex<Option<Completer<Result<T, Error>>>>,
 }
 
 impl<T: Send + 'static> Answer<T> {
-    /// The duty and the ticket for it; `op` is named in the error.
+    /// The duty and the ticket for it, on the machine's clock; `op` is named in the error.
     pub fn new(op: &'static str, deadline: Instant) -> (Self, Ticket<Result<T, Error>>) {
+        Answer::new_on(&Clock::real(), op, deadline)
+    }
+
+    /// The same on this clock.
+    pub fn new_on(clock: &Clock, op: &'static str, deadline: Instant) -> (Self, Ticket<Result<T, Error>>) {
         let (completer, ticket) = ticket();
-        (Answer(Arc::new(Inner { op, deadline, completer: Mutex::new(Some(completer)) })), ticket)
+        let clock = clock.clone();
+        (Answer(Arc::new(Inner { op, clock, deadline, completer: Mutex::new(Some(completer)) })), ticket)
     }
 
     /// What to register with a [`Timekeeper`](crate::Timekeeper) so that the deadline is kept.
@@ -30,7 +37,7 @@ impl<T: Send + 'static> Answer<T> {
 
     /// Whether nobody waits any more: the deadline passed, or the ticket was canceled.
     pub fn is_over(&self) -> bool {
-        Instant::now() >= self.0.deadline || lock(&self.0.completer).as_ref().is_none_or(Completer::is_canceled)
+        self.0.clock.now() >= self.0.deadline || lock(&self.0.completer).as_ref().is_none_or(Completer::is_canceled)
     }
 
     /// Gives the answer. `false` if the deadline came first, and nobody heard it.
@@ -40,7 +47,7 @@ impl<T: Send + 'static> Answer<T> {
 
     /// Ends an op that [is over](Answer::is_over).
     pub fn give_up(self) {
-        let late = Instant::now() >= self.0.deadline;
+        let late = self.0.clock.now() >= self.0.deadline;
         let (kind, what) = if late { (ErrorKind::Timeout, LATE) } else { (ErrorKind::Canceled, "canceled") };
         self.0.complete(Err(Error::new(kind, what).with_op(self.0.op)));
     }
@@ -80,7 +87,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::Timekeeper;
+    use crate::{ManualClock, Timekeeper};
 
     fn kind(ticket: Ticket<Result<u8, Error>>) -> Result<u8, ErrorKind> {
         ticket.wait().map_err(|e| e.kind())
@@ -88,15 +95,20 @@ mod tests {
 
     #[test]
     fn it_is_answered_once_at_the_latest_by_its_deadline() {
-        let clock = Timekeeper::start("test").unwrap();
-        let soon = Instant::now() + Duration::from_millis(20);
-        let (answer, ticket) = Answer::new("lookup", soon);
-        clock.at(soon, &answer.expiry());
+        let time = ManualClock::new();
+        let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
+        let soon = time.now() + Duration::from_millis(20);
+        let (answer, ticket) = Answer::new_on(&time.clock(), "lookup", soon);
+        timers.at(soon, &answer.expiry());
+        time.advance(Duration::from_millis(19));
+        assert!(!answer.is_over() && !ticket.is_done());
+        time.advance(Duration::from_millis(1));
+        assert!(ticket.is_done());
         assert_eq!(kind(ticket), Err(ErrorKind::Timeout), "though nobody answers");
         assert!(answer.is_over());
         assert!(!answer.complete(Ok(1)), "too late");
 
-        let later = Instant::now() + Duration::from_secs(60);
+        let later = Instant::now() + Duration::from_secs(600);
         let (answer, ticket) = Answer::new("lookup", later);
         assert!(!answer.is_over());
         assert!(answer.complete(Ok(2)));

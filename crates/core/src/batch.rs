@@ -7,7 +7,7 @@ use kvtier_key::Key;
 use crate::gate::Woken;
 use crate::sync::{Mutex, lock};
 use crate::timekeeper::Expire;
-use crate::{Completer, Done, Error, ErrorKind, Op, Pass, Ticket, ticket};
+use crate::{Clock, Completer, Done, Error, ErrorKind, Op, Pass, Ticket, ticket};
 
 /// One answer an op, in order.
 type Answers<O, T> = Vec<Done<O, T>>;
@@ -17,6 +17,7 @@ type Answers<O, T> = Vec<Done<O, T>>;
 pub struct Batch<O: Op, T: Send + 'static>(Arc<Inner<O, T>>);
 
 struct Inner<O: Op, T: Send + 'static> {
+    clock: Clock,
     deadline: Instant,
     state: Mutex<State<O, T>>,
 }
@@ -37,8 +38,13 @@ pub struct Slot<O: Op, T: Send + 'static> {
 }
 
 impl<O: Op, T: Send + 'static> Batch<O, T> {
-    /// A batch for ops of these keys: one slot a key, in order, and the ticket for all of them.
+    /// A batch for ops of these keys, on the machine's clock: one slot a key, in order, and the ticket for all of them.
     pub fn new(deadline: Instant, keys: Vec<Key>) -> (Self, Vec<Slot<O, T>>, Ticket<Answers<O, T>>) {
+        Batch::new_on(&Clock::real(), deadline, keys)
+    }
+
+    /// The same on this clock.
+    pub fn new_on(clock: &Clock, deadline: Instant, keys: Vec<Key>) -> (Self, Vec<Slot<O, T>>, Ticket<Answers<O, T>>) {
         let (completer, ticket) = ticket();
         let n = keys.len();
         let state = State {
@@ -48,7 +54,7 @@ impl<O: Op, T: Send + 'static> Batch<O, T> {
             left: n,
             completer: Some(completer),
         };
-        let inner = Arc::new(Inner { deadline, state: Mutex::new(state) });
+        let inner = Arc::new(Inner { clock: clock.clone(), deadline, state: Mutex::new(state) });
         if n == 0 {
             inner.answer(&mut lock(&inner.state)).complete();
         }
@@ -157,7 +163,7 @@ impl<O: Op, T: Send + 'static> Slot<O, T> {
         match &lock(&self.batch.state).completer {
             None => Some(ErrorKind::Timeout),
             Some(completer) if completer.is_canceled() => Some(ErrorKind::Canceled),
-            Some(_) if Instant::now() >= self.batch.deadline => Some(ErrorKind::Timeout),
+            Some(_) if self.batch.clock.now() >= self.batch.deadline => Some(ErrorKind::Timeout),
             Some(_) => None,
         }
     }

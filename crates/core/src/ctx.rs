@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use kvtier_key::{ChunkShape, Digest};
 
-use crate::{Op, Save};
+use crate::{Clock, Op, Save};
 
 const A_CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -33,7 +33,12 @@ pub struct Ctx {
 impl Ctx {
     /// A demand op that must answer within `timeout`; one beyond all time stands for a century.
     pub fn within(timeout: Duration) -> Self {
-        let now = Instant::now();
+        Ctx::within_on(&Clock::real(), timeout)
+    }
+
+    /// The same on this clock, which is that of the tier.
+    pub fn within_on(clock: &Clock, timeout: Duration) -> Self {
+        let now = clock.now();
         Ctx {
             deadline: now.checked_add(timeout).unwrap_or(now + A_CENTURY),
             class: Class::Demand,

@@ -6,13 +6,16 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use crate::Clock;
+use crate::clock::Timers;
+
 /// Something with a deadline.
 pub trait Expire: Send + Sync {
     /// Called when its time may have come: ends it if so. Answers when to call again, `None` for never.
     fn expire(&self, now: Instant) -> Option<Instant>;
 }
 
-/// A tier's own clock: one thread that ends what has reached its deadline. It holds nothing alive but what waits, and that
+/// A tier's own timers: one thread that ends what has reached its deadline. It holds nothing alive but what waits, and that
 /// weakly: what was answered in time costs it nothing more than a wake-up skipped.
 pub struct Timekeeper {
     shared: Arc<Shared>,
@@ -20,8 +23,11 @@ pub struct Timekeeper {
 }
 
 struct Shared {
+    clock: Clock,
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// On a manual clock: something was carried out.
+    carried_out: Condvar,
 }
 
 #[derive(Default)]
@@ -30,18 +36,33 @@ struct Queue {
     next: u64,
     /// How many timers there may be before the next look for those whose object is gone.
     full: usize,
+    /// One is being carried out.
+    firing: bool,
     closed: bool,
 }
 
 struct Timer(Instant, u64, Weak<dyn Expire>);
 
 impl Timekeeper {
-    /// Starts the thread.
+    /// Starts the thread, on the machine's clock.
     pub fn start(name: &str) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
+        Timekeeper::start_on(Clock::real(), name)
+    }
+
+    /// Starts the thread, on this clock.
+    pub fn start_on(clock: Clock, name: &str) -> std::io::Result<Self> {
+        let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
+            clock.register(me.clone());
+            Shared { clock, queue: Mutex::default(), changed: Condvar::new(), carried_out: Condvar::new() }
+        });
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(format!("{name}-time")).spawn(move || theirs.run())?;
         Ok(Timekeeper { shared, thread: Some(thread) })
+    }
+
+    /// The clock that it goes by.
+    pub fn clock(&self) -> &Clock {
+        &self.shared.clock
     }
 
     /// Will end `what` at `when`, unless it is gone by then.
@@ -63,6 +84,11 @@ impl Timekeeper {
 const TIMERS_MIN: usize = 256;
 
 impl Queue {
+    /// Whether the first timer's time has come, or its object is gone.
+    fn is_due(&self, now: Instant) -> bool {
+        self.heap.peek().is_some_and(|Reverse(first)| first.0 <= now || first.2.strong_count() == 0)
+    }
+
     /// Drops timers of what was answered in time, whenever their number has doubled: a few steps a timer, and never more than twice as
     /// many timers as objects that wait.
     fn forget_the_answered(&mut self) {
@@ -81,15 +107,21 @@ impl Shared {
     fn run(&self) {
         let mut queue = self.lock();
         while !queue.closed {
-            let now = Instant::now();
-            match queue.heap.peek() {
-                None => queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
-                Some(Reverse(first)) if first.2.strong_count() > 0 && first.0 > now => {
-                    let wait = first.0 - now;
-                    queue = self.changed.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0;
-                }
-                Some(_) => queue = self.fire(queue, now),
+            let now = self.clock.now();
+            if queue.is_due(now) {
+                queue = self.fire(queue, now);
+                continue;
             }
+            if self.clock.is_manual() {
+                self.carried_out.notify_all();
+            }
+            queue = match queue.heap.peek() {
+                Some(Reverse(first)) if !self.clock.is_manual() => {
+                    let wait = first.0 - now;
+                    self.changed.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0
+                }
+                _ => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
 
@@ -99,11 +131,13 @@ impl Shared {
         now: Instant,
     ) -> std::sync::MutexGuard<'a, Queue> {
         let Some(Reverse(Timer(_, _, what))) = queue.heap.pop() else { return queue };
+        queue.firing = true;
         drop(queue);
         // Ending something wakes whoever waits for it, which is code of others: its panic must not stop the clock for all.
         let expire = || what.upgrade().and_then(|what| what.expire(now));
         let again = catch_unwind(AssertUnwindSafe(expire)).unwrap_or(None);
         let mut queue = self.lock();
+        queue.firing = false;
         if let Some(when) = again {
             let n = queue.next;
             queue.next += 1;
@@ -113,10 +147,21 @@ impl Shared {
     }
 }
 
+impl Timers for Shared {
+    fn carry_out(&self) {
+        let mut queue = self.lock();
+        self.changed.notify_one();
+        while !queue.closed && (queue.firing || queue.is_due(self.clock.now())) {
+            queue = self.carried_out.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
 impl Drop for Timekeeper {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.changed.notify_one();
+        self.shared.carried_out.notify_all();
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {

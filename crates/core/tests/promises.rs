@@ -1,4 +1,4 @@
-//! What tickets, batches, the gate and the timekeeper promise, with real threads and a real clock.
+//! What tickets, batches, the gate and the timekeeper promise, with real threads. What is promised about time is tested on a manual clock.
 #![cfg(not(shuttle))]
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{arena, home, load};
-use kvtier_core::{Batch, Error, ErrorKind, Expire, Gate, GateLimits, Load, Loaded, Ticket, Timekeeper, ticket};
+use kvtier_core::{
+    Batch, Clock, Error, ErrorKind, Expire, Gate, GateLimits, Load, Loaded, ManualClock, Ticket, Timekeeper, ticket,
+};
 
 const HIT: Loaded = Loaded::Hit { len: 1 };
 
@@ -85,16 +87,20 @@ fn cancel_is_seen_by_what_has_not_begun() {
 
 #[test]
 fn the_deadline_answers_at_once_and_the_memory_comes_home_later() {
-    let (arena, clock) = (arena(), Timekeeper::start("test").unwrap());
+    let (arena, time) = (arena(), ManualClock::new());
+    let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
     let gate = Gate::new(GateLimits::new(4, 1 << 20));
-    let deadline = Instant::now() + Duration::from_millis(20);
-    let (batch, mut slots, ticket) = Batch::<Load, Loaded>::new(deadline, vec![common::key(0)]);
-    clock.at(deadline, &batch.expiry());
+    let deadline = time.now() + Duration::from_millis(20);
+    let (batch, mut slots, ticket) = Batch::<Load, Loaded>::new_on(&time.clock(), deadline, vec![common::key(0)]);
+    timers.at(deadline, &batch.expiry());
     let slot = slots.pop().unwrap();
     slot.carry(gate.enter(4096).unwrap());
     let op = load(&arena, 0);
+    time.advance(Duration::from_millis(19));
+    assert!(!ticket.is_done() && slot.is_over().is_none(), "not before its time");
+    time.advance(Duration::from_millis(1));
+    assert!(ticket.is_done(), "at once");
     let answers = ticket.wait();
-    assert!(Instant::now() >= deadline);
     assert_eq!(answers[0].result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
     assert!(answers[0].op.into.is_empty(), "the medium has it");
     assert_eq!(slot.is_over(), Some(ErrorKind::Timeout));
@@ -150,11 +156,13 @@ fn who_was_turned_away_is_not_told_to_come_back_at_once() {
 
 #[test]
 fn waiters_end_at_their_deadline_and_when_the_gate_closes() {
-    let (gate, clock) = (Gate::new(GateLimits::new(1, 100)), Timekeeper::start("test").unwrap());
+    let (gate, time) = (Gate::new(GateLimits::new(1, 100)), ManualClock::new());
+    let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
     let pass = gate.enter(1).unwrap();
-    let soon = Instant::now() + Duration::from_millis(10);
+    let soon = time.now() + Duration::from_millis(10);
     let (late, closed) = (gate.ready(soon), gate.ready(far()));
-    clock.at(soon, &gate.expiry());
+    timers.at(soon, &gate.expiry());
+    time.advance(Duration::from_millis(10));
     assert_eq!(late.wait().unwrap_err().kind(), ErrorKind::Timeout);
     let close = gate.close();
     assert_eq!(closed.wait().unwrap_err().kind(), ErrorKind::Closed);
@@ -187,24 +195,31 @@ impl Expire for Log {
 
 #[test]
 fn the_timekeeper_calls_in_order_of_time_and_again_when_asked() {
-    let clock = Timekeeper::start("test").unwrap();
-    let at = |ms| Instant::now() + Duration::from_millis(ms);
-    let later = Duration::from_millis(40);
-    let again = Arc::new(Log(Mutex::default(), Some(later)));
+    let time = ManualClock::new();
+    let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
+    let (began, ms) = (time.now(), Duration::from_millis);
+    let again = Arc::new(Log(Mutex::default(), Some(ms(40))));
     let (late, never) = (Arc::new(Log::default()), Arc::new(Log::default()));
-    let (late_at, first_at) = (at(25), at(5));
-    clock.at(late_at, &(late.clone() as Arc<dyn Expire>));
-    clock.at(first_at, &(again.clone() as Arc<dyn Expire>));
-    clock.at(far(), &(never.clone() as Arc<dyn Expire>));
-    let end = at(30_000);
-    while again.0.lock().unwrap().len() < 2 && Instant::now() < end {
-        thread::sleep(Duration::from_millis(1));
-    }
-    let calls = again.0.lock().unwrap().clone();
-    assert!(calls.len() == 2 && calls[0] >= first_at && calls[1] >= calls[0] + later);
-    let late_calls = late.0.lock().unwrap().clone();
-    assert!(late_calls.len() == 1 && late_calls[0] >= late_at);
-    assert!(never.0.lock().unwrap().is_empty());
+    timers.at(began + ms(25), &(late.clone() as Arc<dyn Expire>));
+    timers.at(began + ms(5), &(again.clone() as Arc<dyn Expire>));
+    timers.at(began + ms(600_000), &(never.clone() as Arc<dyn Expire>));
+    let calls = || [&again, &late, &never].map(|log| log.0.lock().unwrap().clone());
+    time.advance(ms(4));
+    assert_eq!(calls(), [vec![], vec![], vec![]]);
+    (5..=100).for_each(|_| time.advance(ms(1)));
+    assert_eq!(calls(), [vec![began + ms(5), began + ms(45)], vec![began + ms(25)], vec![]]);
+}
+
+/// The one test of the timekeeper on the machine's clock: it wakes up by itself.
+#[test]
+fn on_the_real_clock_a_timer_is_carried_out_by_itself_and_not_early() {
+    let timers = Timekeeper::start("test").unwrap();
+    let soon = Instant::now() + Duration::from_millis(5);
+    let (batch, _slots, ticket) = Batch::<Load, Loaded>::new(soon, vec![common::key(0)]);
+    timers.at(far(), &batch.expiry());
+    timers.at(soon, &batch.expiry());
+    assert_eq!(ticket.wait()[0].result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(Clock::real().now() >= soon);
 }
 
 #[test]

@@ -1,0 +1,215 @@
+//! The one place where tiers read the time.
+//!
+//! A tier is opened with a [`Clock`] and asks nothing else what time it is: [`now`](Clock::now) for deadlines and
+//! intervals, [`wall`](Clock::wall) for what is written to a medium. What happens at a later time is a timer of a
+//! [`Timekeeper`](crate::Timekeeper) with the same clock, or a thread that waits with [`wait_until`](Clock::wait_until).
+//!
+//! The real clock is a null pointer: reading it costs one branch more than `Instant::now()`. A [`ManualClock`] stands still
+//! until a test advances it, so that a promise about time is tested without waiting and whatever the machine's speed.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How often a thread that waits on a manual clock looks at it, in real time.
+const POLL: Duration = Duration::from_millis(1);
+
+/// A source of time: the machine's, or a test's [`ManualClock`]. A clone is the same clock.
+#[derive(Clone, Default)]
+pub struct Clock(Option<Arc<Manual>>);
+
+/// A clock that only moves when it is told to.
+///
+/// ```
+/// use std::time::Duration;
+/// use kvtier_core::ManualClock;
+///
+/// let time = ManualClock::new();
+/// let clock = time.clock();
+/// let before = clock.now();
+/// time.advance(Duration::from_secs(3600));
+/// assert_eq!(clock.now() - before, Duration::from_secs(3600));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock(Clock);
+
+struct Manual {
+    began: Instant,
+    wall: SystemTime,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    passed: Duration,
+    /// How far the wall clock was set ahead, in all, beside what passed.
+    jumped: Duration,
+    timers: Vec<Weak<dyn Timers>>,
+}
+
+/// Whatever has timers on a clock.
+pub(crate) trait Timers: Send + Sync {
+    /// The clock moved: carries out what is due, and returns when that is done.
+    fn carry_out(&self);
+}
+
+impl Clock {
+    /// The machine's clock.
+    pub const fn real() -> Self {
+        Clock(None)
+    }
+
+    /// The time on the monotonic clock, for deadlines and intervals.
+    pub fn now(&self) -> Instant {
+        match &self.0 {
+            None => Instant::now(),
+            Some(manual) => manual.began + manual.lock().passed,
+        }
+    }
+
+    /// The time of day, for what is written to a medium or compared with what another machine wrote.
+    pub fn wall(&self) -> SystemTime {
+        match &self.0 {
+            None => SystemTime::now(),
+            Some(manual) => {
+                let state = manual.lock();
+                manual.wall + state.passed + state.jumped
+            }
+        }
+    }
+
+    /// The time of day in milliseconds since 1970; 0 before that.
+    pub fn unix_ms(&self) -> u64 {
+        self.wall().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    }
+
+    /// How long `since` is ago; nothing if it is in the future.
+    pub fn elapsed(&self, since: Instant) -> Duration {
+        self.now().saturating_duration_since(since)
+    }
+
+    /// Waits for `changed` until `until` at the latest. Like the wait of a [`Condvar`], it may also end for no reason.
+    pub fn wait_until<'a, T>(&self, changed: &Condvar, guard: MutexGuard<'a, T>, until: Instant) -> MutexGuard<'a, T> {
+        let left = until.saturating_duration_since(self.now());
+        if left.is_zero() {
+            return guard;
+        }
+        let left = if self.0.is_some() { POLL } else { left };
+        changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Has `timers` told when a manual clock moves. The real clock moves by itself.
+    pub(crate) fn register(&self, timers: Weak<dyn Timers>) {
+        if let Some(manual) = &self.0 {
+            let mut state = manual.lock();
+            state.timers.retain(|timers| timers.strong_count() > 0);
+            state.timers.push(timers);
+        }
+    }
+
+    pub(crate) fn is_manual(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl ManualClock {
+    /// A clock that shows the machine's time of now, and stands still.
+    pub fn new() -> Self {
+        let manual = Manual { began: Instant::now(), wall: SystemTime::now(), state: Mutex::default() };
+        ManualClock(Clock(Some(Arc::new(manual))))
+    }
+
+    /// What to open a tier with.
+    pub fn clock(&self) -> Clock {
+        self.0.clone()
+    }
+
+    /// The time on it.
+    pub fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    /// Lets `time` pass. Returns when all that was due on [`Timekeeper`](crate::Timekeeper)s of this clock has been carried
+    /// out, so that a test sees deadlines kept right after it. Not to be called from within a timer.
+    pub fn advance(&self, time: Duration) {
+        let Some(manual) = &self.0.0 else { return };
+        let mut state = manual.lock();
+        state.passed += time;
+        let timers: Vec<_> = state.timers.iter().filter_map(Weak::upgrade).collect();
+        drop(state);
+        timers.iter().for_each(|timers| timers.carry_out());
+    }
+
+    /// Sets the wall clock ahead, and leaves the monotonic clock as it is.
+    pub fn jump(&self, time: Duration) {
+        if let Some(manual) = &self.0.0 {
+            manual.lock().jumped += time;
+        }
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        ManualClock::new()
+    }
+}
+
+impl Manual {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            None => f.write_str("Clock(real)"),
+            Some(manual) => write!(f, "Clock(manual, {:?} passed)", manual.lock().passed),
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_clock_stands_still_until_it_is_advanced() {
+        let time = ManualClock::new();
+        let (clock, hour) = (time.clock(), Duration::from_secs(3600));
+        let (now, wall) = (clock.now(), clock.wall());
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!((clock.now(), clock.wall()), (now, wall));
+        time.advance(hour);
+        assert_eq!((clock.elapsed(now), clock.wall()), (hour, wall + hour));
+        time.jump(hour);
+        assert_eq!((clock.elapsed(now), clock.wall()), (hour, wall + 2 * hour));
+        assert_eq!(clock.elapsed(now + 2 * hour), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_real_clock_is_the_machines() {
+        let (before, clock) = (Instant::now(), Clock::real());
+        let (now, wall_ms) = (clock.now(), clock.unix_ms());
+        assert!(before <= now && now <= Instant::now());
+        assert!(wall_ms > 1_700_000_000_000);
+        assert_eq!(std::mem::size_of::<Clock>(), std::mem::size_of::<usize>(), "a pointer that is null");
+    }
+
+    #[test]
+    fn a_thread_waits_until_the_clock_is_there() {
+        let time = ManualClock::new();
+        let (clock, until) = (time.clock(), time.now() + Duration::from_secs(86_400));
+        let waiter = std::thread::spawn(move || {
+            let (mutex, changed) = (Mutex::new(()), Condvar::new());
+            let mut guard = mutex.lock().unwrap();
+            while clock.now() < until {
+                guard = clock.wait_until(&changed, guard, until);
+            }
+        });
+        time.advance(Duration::from_secs(86_399));
+        assert!(!waiter.is_finished());
+        time.advance(Duration::from_secs(1));
+        waiter.join().unwrap();
+    }
+}
