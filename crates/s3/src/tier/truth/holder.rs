@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bytes;
-use super::lease::{Claimed, Lease, Step, Top};
+use super::lease::{Claimed, Lease, Step, Top, Unreleased};
 use crate::tier::shared::Shared;
 use crate::{Client, Entry, ErrorKind, Put, Stored};
 
@@ -40,45 +40,52 @@ pub async fn compete(shared: Arc<Shared>) {
     let term = shared.truth.config.lease_term;
     let client = shared.client.within(term / 4);
     let mut player = Player { client, shared: Arc::clone(&shared), claim: 0, heard: None };
-    while !player.shared.gate.is_closed() {
-        let now_ms = player.shared.now_ms();
-        let writing = shared.truth.writing.lock().await;
-        let step = player.shared.truth.lease().next(now_ms);
+    while !shared.gate.is_closed() {
+        let now_ms = shared.now_ms();
+        let step = shared.truth.lease().next(now_ms);
         let done = match step {
             Step::Wait { until_ms } => {
-                drop(writing);
                 tokio::time::sleep(Duration::from_millis(until_ms - now_ms)).await;
                 continue;
             }
-            Step::Look => player.look().await,
-            Step::Claim { epoch } => match player.claim(epoch).await {
-                // The store does not honour conditions, or something before it answered once in its place.
-                Ok(false) => {
-                    drop(writing);
-                    tokio::time::sleep(AGAIN_TERMS * term).await;
-                    continue;
-                }
-                claimed => claimed.map(drop),
-            },
+            Step::Look => player.look().await.map(|()| Usable::Yes),
+            Step::Claim { epoch } => player.claim(epoch).await,
             Step::Read { epoch } => player.read(epoch).await,
-            Step::Renew { epoch } => player.renew(epoch).await,
+            Step::Renew { epoch } => player.renew(epoch).await.map(|()| Usable::Yes),
         };
-        if let Err(e) = done {
-            drop(player.shared.error("lease", None, e));
-            let now_ms = player.shared.now_ms();
-            player.shared.truth.lease().failed(now_ms);
-            drop(writing);
-            tokio::time::sleep(term / 16).await;
+        match done {
+            Ok(Usable::Yes) => {}
+            // The store does not honour conditions, or something before it answered once in its place.
+            Ok(Usable::No) => tokio::time::sleep(AGAIN_TERMS * term).await,
+            Err(e) => {
+                drop(shared.error("lease", None, e));
+                shared.truth.lease().failed(shared.now_ms());
+                tokio::time::sleep(term / 16).await;
+            }
         }
     }
 }
 
-/// A holder that ends says so, so that the next need not wait.
+/// At the end of a node: marks as free what it holds, or claimed without having seen the result, so that the next node need not wait a term.
 pub async fn give_up(shared: &Shared) -> crate::Result<()> {
     let _writing = shared.truth.writing.lock().await;
-    let Some(epoch) = shared.truth.lease().held(shared.now_ms()) else { return Ok(()) };
+    let Some(Unreleased { epoch, is_ours }) = shared.truth.lease().unreleased() else { return Ok(()) };
+    let name = shared.truth.paths.lease(epoch);
     shared.truth.lease().give_up(shared.now_ms());
-    bytes::put(&shared.client, &shared.truth.paths.lease(epoch), FREE.to_vec(), &Put::default()).await.map(drop)
+    if !is_ours {
+        let bytes = bytes::get(&shared.client, &name, OBJECT_BYTES_MAX).await?;
+        if bytes.as_deref().and_then(node).is_none_or(|maker| maker != shared.truth.node) {
+            return Ok(());
+        }
+    }
+    bytes::put(&shared.client, &name, FREE.to_vec(), &Put::default()).await.map(drop)
+}
+
+/// Whether the store honours conditions, as a lease needs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Usable {
+    Yes,
+    No,
 }
 
 struct Player {
@@ -131,18 +138,27 @@ impl Player {
         self.shared.freed.notify_waiters();
     }
 
-    /// `false` when the store was found not to honour conditions.
-    async fn claim(&mut self, epoch: u64) -> crate::Result<bool> {
+    async fn claim(&mut self, epoch: u64) -> crate::Result<Usable> {
+        let shared = Arc::clone(&self.shared);
+        let _writing = shared.truth.writing.lock().await;
+        if shared.gate.is_closed() {
+            return Ok(Usable::Yes);
+        }
         self.claim += 1;
-        let (name, sent_ms) = (self.shared.truth.paths.lease(epoch), self.shared.now_ms());
+        let (name, sent_ms) = (shared.truth.paths.lease(epoch), shared.now_ms());
         let answer = match bytes::put(&self.client, &name, self.object(), &Put::if_absent()).await {
-            Ok(Stored::New { .. }) if self.overwrites(&name).await? => {
-                return Ok(self.unusable("ignores If-None-Match on a PUT"));
-            }
-            Ok(Stored::New { .. }) => {
-                self.shared.truth.told().lease = None;
-                Claimed::Ours
-            }
+            Ok(Stored::New { .. }) => match self.overwrites(&name).await {
+                Ok(true) => return Ok(self.unusable("ignores If-None-Match on a PUT")),
+                Ok(false) => {
+                    shared.truth.told().lease = None;
+                    Claimed::Ours
+                }
+                // The object is there all the same: reading it comes next.
+                Err(e) => {
+                    drop(shared.error("lease", None, e));
+                    Claimed::Unclear
+                }
+            },
             Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => {
                 return Ok(self.unusable("refuses If-None-Match on a PUT"));
             }
@@ -150,7 +166,7 @@ impl Player {
             Ok(_) | Err(_) => Claimed::Unclear,
         };
         self.lease(|lease, _| lease.claimed(sent_ms, answer));
-        Ok(true)
+        Ok(Usable::Yes)
     }
 
     /// Whether the store writes over an object that is there although it is told not to. It is our own, with the same bytes.
@@ -159,21 +175,37 @@ impl Player {
         Ok(!matches!(again, Stored::Present))
     }
 
-    fn unusable(&self, what: &str) -> bool {
+    fn unusable(&self, what: &str) -> Usable {
         self.shared.truth.told().lease = Some(format!(
             "the store {what}, so that nodes cannot agree on who evicts: nobody does; set evictor to single on one of them"
         ));
-        false
+        Usable::No
     }
 
-    async fn read(&self, epoch: u64) -> crate::Result<()> {
-        let bytes = bytes::get(&self.client, &self.shared.truth.paths.lease(epoch), OBJECT_BYTES_MAX).await?;
+    /// Reads the object of a claim whose result is unknown.
+    async fn read(&self, epoch: u64) -> crate::Result<Usable> {
+        let name = self.shared.truth.paths.lease(epoch);
+        let bytes = bytes::get(&self.client, &name, OBJECT_BYTES_MAX).await?;
         let ours = bytes.is_some_and(|bytes| bytes == self.object());
+        if ours {
+            let _writing = self.shared.truth.writing.lock().await;
+            if self.shared.gate.is_closed() {
+                return Ok(Usable::Yes);
+            }
+            // The claim itself did not tell.
+            if self.overwrites(&name).await? {
+                return Ok(self.unusable("ignores If-None-Match on a PUT"));
+            }
+        }
         self.lease(|lease, now_ms| lease.read(now_ms, ours));
-        Ok(())
+        Ok(Usable::Yes)
     }
 
     async fn renew(&self, epoch: u64) -> crate::Result<()> {
+        let _writing = self.shared.truth.writing.lock().await;
+        if self.shared.gate.is_closed() {
+            return Ok(());
+        }
         let sent_ms = self.shared.now_ms();
         bytes::put(&self.client, &self.shared.truth.paths.lease(epoch), self.object(), &Put::default()).await?;
         self.lease(|lease, now_ms| lease.renewed(sent_ms, now_ms));

@@ -35,6 +35,14 @@ pub struct Top {
     pub free: bool,
 }
 
+/// What a node has to release when it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unreleased {
+    pub epoch: u64,
+    /// The epoch's object is known to be this node's; otherwise it has to be read first.
+    pub is_ours: bool,
+}
+
 /// What became of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claimed {
@@ -81,6 +89,15 @@ impl Lease {
         match self.state {
             State::Holding { epoch, .. } if self.may_act(now_ms) => Some(epoch),
             _ => None,
+        }
+    }
+
+    /// What this node holds, or has claimed without having seen the result.
+    pub fn unreleased(&self) -> Option<Unreleased> {
+        match self.state {
+            State::Holding { epoch, .. } | State::Made { epoch, .. } => Some(Unreleased { epoch, is_ours: true }),
+            State::Unclear { epoch, .. } => Some(Unreleased { epoch, is_ours: false }),
+            State::Following { .. } | State::Free { .. } => None,
         }
     }
 

@@ -296,3 +296,43 @@ fn a_higher_epoch_ends_it() {
     lease.looked(5, Some(Top { epoch: 2, age_s: Some(0), free: false }));
     assert!(!lease.may_act(5));
 }
+
+#[test]
+fn a_claim_is_to_be_released_before_it_is_confirmed() {
+    let mut lease = Lease::new(TERM_MS);
+    assert_eq!(lease.unreleased(), None);
+    lease.looked(0, None);
+    assert_eq!(lease.unreleased(), None, "nothing was sent yet");
+    lease.claimed(0, Claimed::Unclear);
+    assert_eq!(lease.unreleased(), Some(Unreleased { epoch: 1, is_ours: false }));
+    lease.read(1, true);
+    assert_eq!(lease.unreleased(), Some(Unreleased { epoch: 1, is_ours: true }));
+    lease.looked(2, Some(Top { epoch: 1, age_s: Some(0), free: false }));
+    assert_eq!(lease.unreleased(), Some(Unreleased { epoch: 1, is_ours: true }));
+    lease.give_up(3);
+    assert_eq!(lease.unreleased(), None);
+}
+
+/// Its maker dies between the claim and its confirmation: the object stays as it is, and only its age tells the next node.
+#[test]
+fn a_claim_whose_maker_died_is_followed_within_two_terms() {
+    for opened_ms in (0..=TERM_MS).step_by(250) {
+        let mut next = Lease::new(TERM_MS);
+        let mut now_ms = opened_ms;
+        let taken_ms = loop {
+            match next.next(now_ms) {
+                Step::Wait { until_ms } => now_ms = until_ms,
+                Step::Look => {
+                    let age_s = Some((now_ms / 1000).cast_signed());
+                    next.looked(now_ms, Some(Top { epoch: 1, age_s, free: false }));
+                }
+                Step::Claim { epoch } => {
+                    assert_eq!(epoch, 2);
+                    break now_ms;
+                }
+                step => panic!("{step:?} without a claim"),
+            }
+        };
+        assert!((TERM_MS..=2 * TERM_MS).contains(&taken_ms), "opened at {opened_ms}, taken at {taken_ms} ms");
+    }
+}
