@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::Inner;
 use crate::creds::Credentials;
+use crate::effort;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::http::{End, Framing, Head, Landing, Opened, Sent, Sink, Target, Way};
@@ -71,6 +72,7 @@ impl Inner {
             (_, Turn::Wait) => self.gates.acquire(class).await,
             (_, Turn::IfFree) => self.gates.try_acquire(class).ok_or_else(no_turn)?,
         };
+        effort::begun();
         let site = self.site_for(request);
         let mut way = match self.pool.reuse(&site.target) {
             Some(way) => way,

@@ -1,5 +1,6 @@
 //! The client: what all operations share, and one attempt at a request.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,9 +13,11 @@ use crate::attempt::Site;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
+use crate::effort::{EFFORT, Effort};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::{Dialer, Pool};
+use crate::ops::RangeSupport;
 use crate::refresh::Fresh;
 use crate::request::Request;
 use crate::retry::{Breakers, Budget, Class, Gates};
@@ -55,6 +58,7 @@ pub(crate) struct Inner {
     /// The store was found to have no request that deletes many.
     pub deletes_singly: AtomicBool,
     pub gets: AtomicU64,
+    pub ranges: RangeSupport,
     /// Wakes the requests that hang at an endpoint that is back, so that they are sent again.
     pub recovered: Notify,
 }
@@ -95,6 +99,7 @@ impl Client {
             names_requests: AtomicBool::new(false),
             deletes_singly: AtomicBool::new(!config.endpoint.provider().deletes_many()),
             gets: AtomicU64::new(0),
+            ranges: RangeSupport::default(),
             recovered: Notify::new(),
             config,
         };
@@ -131,6 +136,11 @@ impl Client {
         self.inner.gates.of(Class::Read).current()
     }
 
+    /// Whether the store ignored a range within the last minute: then whole objects are asked for.
+    pub fn ignores_ranges(&self) -> bool {
+        self.inner.ranges.is_ignored(Instant::now())
+    }
+
     /// How many connections are idle.
     pub fn connections_idle(&self) -> usize {
         self.inner.pool.idle_len()
@@ -147,24 +157,41 @@ impl Client {
             Deadline::After(time) => start.checked_add(time),
             Deadline::At(instant) => Some(instant),
         };
+        let mut work = std::pin::pin!(EFFORT.scope(RefCell::default(), work));
         let result = match end {
-            Some(end) => tokio::time::timeout_at(Moment::from_std(end), work).await,
-            None => Ok(work.await),
+            Some(end) => tokio::time::timeout_at(Moment::from_std(end), work.as_mut()).await,
+            None => Ok(work.as_mut().await),
         };
-        result.unwrap_or_else(|_| Err(self.out_of_time(class, start))).map_err(|e| e.with_op(op))
+        if let Ok(Ok(done)) = result {
+            return Ok(done);
+        }
+        let effort = work.take_value().map(RefCell::into_inner).unwrap_or_default();
+        let attempts = effort.attempts;
+        let error = match result {
+            Ok(Err(error)) => error,
+            _ => self.out_of_time(class, start, effort),
+        };
+        Err(error.with_op(op).with_effort(attempts, start.elapsed()))
     }
 
-    fn out_of_time(&self, class: Class, start: Instant) -> Error {
+    fn out_of_time(&self, class: Class, start: Instant, effort: Effort) -> Error {
         let Inner { counters, breakers, pool, .. } = &*self.inner;
         let breaker = breakers.of(class);
         counters.deadlines.one();
+        let (error, others) = (Error::new(ErrorKind::Timeout, "the deadline passed"), breaker.failure_since(start));
+        let caused = |cause: Option<Error>| cause.into_iter().fold(error.clone(), Error::with_source);
         // Waiting for one's turn at a healthy endpoint says nothing against it.
         if breaker.is_silent_since(start) {
             pool.doubt(true);
-            breaker.failed(Instant::now(), ErrorKind::Timeout, counters);
+            breaker.failed(Instant::now(), &caused(effort.last.clone()), counters);
         }
-        let what = format!("the deadline passed after {} ms", start.elapsed().as_millis());
-        Error::new(ErrorKind::Timeout, what)
+        // Of those that only waited, what kept the others.
+        caused(effort.last.or(others))
+    }
+
+    /// What does not work at the endpoint now, a sentence each with the last failure as the cause: while its requests are held back.
+    pub fn outages(&self) -> Vec<String> {
+        Class::ALL.into_iter().filter_map(|class| self.inner.breakers.of(class).outage()).collect()
     }
 }
 

@@ -51,6 +51,7 @@ counters! {
     retries_unprocessed: "Requests sent again at once because an HTTP/2 server said that it had not begun them.",
     retries_refused: "Retries not made because the budget was spent.",
     resumes: "Bodies continued from where a connection broke.",
+    ranges_ignored: "Answers that were the whole object though a range was asked for.",
     throttled: "Answers that asked to slow down.",
     timeouts: "Requests during which nothing moved for too long.",
     deadlines: "Operations ended by their deadline.",

@@ -1,5 +1,7 @@
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// What the caller can do next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -46,8 +48,10 @@ impl ErrorKind {
 
 /// An error of the client: a kind, what happened in words, and typed context. Pointer-sized. `Display` prints its own layer; the
 /// cause is its `source`. Never holds a secret.
+#[derive(Clone)]
 pub struct Error(Box<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     what: Cow<'static, str>,
@@ -56,7 +60,9 @@ struct Inner {
     code: Option<String>,
     request_id: Option<String>,
     retryable: bool,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    attempts: u32,
+    elapsed: Option<Duration>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 const _: () = assert!(size_of::<Error>() == size_of::<usize>());
@@ -66,7 +72,9 @@ impl Error {
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         let retryable = matches!(kind, ErrorKind::Io | ErrorKind::Timeout | ErrorKind::Throttled);
         let (op, status, code, request_id, source) = (None, None, None, None, None);
-        Error(Box::new(Inner { kind, what: what.into(), op, status, code, request_id, retryable, source }))
+        let (attempts, elapsed) = (0, None);
+        let what = what.into();
+        Error(Box::new(Inner { kind, what, op, status, code, request_id, retryable, attempts, elapsed, source }))
     }
 
     /// Adds the operation (`get`, `put`, ...), unless one is there.
@@ -85,7 +93,13 @@ impl Error {
 
     /// Adds the cause.
     pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        self.0.source = Some(source.into());
+        self.0.source = Some(Arc::from(source.into()));
+        self
+    }
+
+    /// Adds how many requests the operation sent and how long it took.
+    pub(crate) fn with_effort(mut self, attempts: u32, elapsed: Duration) -> Self {
+        (self.0.attempts, self.0.elapsed) = (attempts, Some(elapsed));
         self
     }
 
@@ -95,10 +109,10 @@ impl Error {
         self
     }
 
-    /// What happened and why, in one text, for those who cannot be given the error itself.
-    pub(crate) fn told(&self) -> String {
+    /// The error and all its causes in one line, for those who cannot be given the error itself.
+    pub fn report(&self) -> String {
         let causes = std::iter::successors(std::error::Error::source(self), |e| e.source());
-        causes.fold(self.0.what.clone().into_owned(), |text, cause| format!("{text}: {cause}"))
+        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
     }
 
     /// What the caller can do next.
@@ -126,6 +140,22 @@ impl Error {
         self.0.code.as_deref()
     }
 
+    /// How many requests the operation sent before it failed; 0 when the error is of no operation, or nothing was sent.
+    pub fn attempts(&self) -> u32 {
+        self.0.attempts
+    }
+
+    /// How long the operation took, where one was under way.
+    pub fn elapsed(&self) -> Option<Duration> {
+        self.0.elapsed
+    }
+
+    /// Whether the cause may lie in the connection or the server, so that attempts and time say something.
+    fn shows_effort(&self) -> bool {
+        use ErrorKind::{Io, Throttled, Timeout, Unavailable};
+        self.0.attempts > 1 || matches!(self.0.kind, Io | Timeout | Throttled | Unavailable)
+    }
+
     /// The store's name for the request, for its operator's logs.
     pub fn request_id(&self) -> Option<&str> {
         self.0.request_id.as_deref()
@@ -141,11 +171,20 @@ impl fmt::Display for Error {
         match (self.0.status, &self.0.code) {
             (Some(status), Some(code)) => write!(f, " (HTTP {status}, {code}")?,
             (Some(status), None) => write!(f, " (HTTP {status}")?,
-            _ => return Ok(()),
+            _ => {}
         }
-        match &self.0.request_id {
-            Some(id) => write!(f, ", request {id})"),
-            None => f.write_str(")"),
+        if self.0.status.is_some() {
+            match &self.0.request_id {
+                Some(id) => write!(f, ", request {id})")?,
+                None => f.write_str(")")?,
+            }
+        }
+        match self.0.elapsed {
+            Some(elapsed) if self.shows_effort() => {
+                let (n, ms) = (self.0.attempts, elapsed.as_millis());
+                write!(f, " ({n} {} in {ms} ms)", if n == 1 { "attempt" } else { "attempts" })
+            }
+            _ => Ok(()),
         }
     }
 }

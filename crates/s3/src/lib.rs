@@ -36,6 +36,7 @@ mod clock;
 mod config;
 mod counters;
 pub mod creds;
+mod effort;
 mod encode;
 mod endpoint;
 mod error;

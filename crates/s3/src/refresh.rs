@@ -10,7 +10,7 @@ use std::time::Instant;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::creds::Credentials;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// A caller waits for new ones only when less than this is left, in seconds, or less than a tenth of their life.
 const MARGIN_S: i64 = 5;
@@ -39,8 +39,7 @@ pub struct Fresh {
 #[derive(Debug)]
 struct Failed {
     at: Instant,
-    kind: ErrorKind,
-    why: String,
+    error: Error,
 }
 
 /// What waiting for one's turn comes to.
@@ -109,7 +108,7 @@ impl Fresh {
             return Ok(Next::Use(credentials));
         }
         match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(failed) if failed.at >= since => Err(Error::new(failed.kind, failed.why.clone())),
+            Some(failed) if failed.at >= since => Err(failed.error.clone()),
             _ => Ok(Next::Fetch(turn)),
         }
     }
@@ -119,7 +118,7 @@ impl Fresh {
         match result {
             Ok(credentials) => self.keep(now, credentials.clone()),
             Err(e) => {
-                let failed = Failed { at: Instant::now(), kind: e.kind(), why: e.told() };
+                let failed = Failed { at: Instant::now(), error: e.clone() };
                 *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
             }
         }
@@ -161,6 +160,7 @@ impl Fresh {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     fn lasting(until: i64) -> Credentials {
         Credentials::temporary("A", "s", None, Some(until))

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::attempt::{Answer, Turn};
 use crate::client::Inner;
+use crate::effort;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
 use crate::retry::{Again, Class, Trouble};
@@ -36,13 +37,14 @@ pub struct Tries<'c> {
     clock: bool,
     identity: bool,
     signed: bool,
+    whole: bool,
 }
 
 impl<'c> Tries<'c> {
     /// None yet, of requests of this class.
     pub fn new(inner: &'c Arc<Inner>, class: Class) -> Self {
-        let (stale, unprocessed, clock, identity, signed) = Default::default();
-        Tries { inner, class, pauses: 0, moves: 0, stale, unprocessed, clock, identity, signed }
+        let (stale, unprocessed, clock, identity, signed, whole) = Default::default();
+        Tries { inner, class, pauses: 0, moves: 0, stale, unprocessed, clock, identity, signed, whole }
     }
 
     async fn ask(mut self, request: &Request<'_>, bytes_max: usize) -> Result<Answer> {
@@ -86,6 +88,7 @@ impl<'c> Tries<'c> {
                 self.inner.counters.retries_unprocessed.one();
             }
             Again::Clock if !std::mem::replace(&mut self.clock, true) => self.inner.counters.retries.one(),
+            Again::Whole if !std::mem::replace(&mut self.whole, true) => self.inner.counters.retries.one(),
             Again::Identity if !std::mem::replace(&mut self.identity, true) => self.inner.counters.retries.one(),
             Again::Region(region) if self.moves < MOVES_MAX => {
                 self.moves += 1;
@@ -109,6 +112,7 @@ impl<'c> Tries<'c> {
     fn note(&self, error: &Error, sick: bool) {
         let Inner { counters, breakers, gates, pool, .. } = &**self.inner;
         let now = Instant::now();
+        effort::failed(error);
         if error.kind() == ErrorKind::Timeout {
             counters.timeouts.one();
             gates.of(self.class).overloaded(now, counters);
@@ -117,7 +121,7 @@ impl<'c> Tries<'c> {
             pool.doubt(error.kind() == ErrorKind::Timeout);
         }
         if sick {
-            breakers.of(self.class).failed(now, error.kind(), counters);
+            breakers.of(self.class).failed(now, error, counters);
         }
     }
 

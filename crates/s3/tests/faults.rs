@@ -125,6 +125,39 @@ async fn ranges_that_are_not_the_ones_asked_for_are_not_taken() {
 }
 
 #[tokio::test]
+async fn a_body_that_breaks_at_a_store_that_ignores_ranges_is_read_anew_as_a_whole() {
+    let scene = Scene::of(LEN);
+    for (n, cut) in (1..LEN).step_by(LEN / 13).take(13).enumerate() {
+        let before = scene.server.seen().len();
+        scene.server.script(Rule::next(Fault::Cut(cut))).script(Rule::next(Fault::IgnoreRange).times(1000));
+        scene.get().await.unwrap_or_else(|e| panic!("cut at {cut}: {}", e.report()));
+        scene.server.heal();
+        let seen = scene.server.seen().split_off(before);
+        // Only the first shows that ranges are ignored.
+        let ranges = seen.iter().filter(|seen| seen.header("range").is_some()).count();
+        assert_eq!((seen.len(), ranges), if n == 0 { (3, 1) } else { (2, 0) }, "cut at {cut}");
+    }
+    assert_eq!(scene.client.counts().ranges_ignored, 1);
+    assert!(scene.client.ignores_ranges());
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn parts_of_a_store_that_ignores_ranges_are_asked_for_once() {
+    let scene = Scene::of(LEN);
+    scene.server.script(Rule::next(Fault::IgnoreRange).times(1000));
+    let mut lease = scene.memory.lease(LEN);
+    let error = scene.client.get_parallel("k", &mut lease, LEN / 4, 4).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let before = scene.server.seen().len();
+    assert_eq!(scene.client.get_parallel("k", &mut lease, LEN / 4, 4).await.unwrap().unwrap().len(), LEN as u64);
+    assert!(lease.as_host().unwrap() == scene.bytes);
+    assert_eq!(scene.server.seen().len(), before + 1, "one request, of the whole object");
+    drop(lease);
+    scene.end().await;
+}
+
+#[tokio::test]
 async fn a_flipped_bit_is_found_and_read_again() {
     for checksum in [Checksum::Crc32c, Checksum::Crc64Nvme, Checksum::Sha256] {
         let scene = Scene::with(LEN, |config| (config.checksum, config.retries_max) = (checksum, 2));

@@ -7,10 +7,14 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Ctx, Done, Hold, Key, Load, Loaded, Mode, Saved};
+use kvtier_core::{Ctx, Done, Hold, Key, Load, Loaded, Mode, Observe, Saved};
+use kvtier_s3::Place;
+use kvtier_s3::tier::{S3Tier, TierConfig};
 use kvtier_testkit::Content;
+use kvtier_testkit::conformance::Fixture;
 use kvtier_testkit::s3::{Fault, Rule};
 use support::tier::World;
+use support::{config_of, dead};
 
 const LEN: usize = 150_000;
 /// How long it lasts.
@@ -173,4 +177,30 @@ fn every_script_of_trouble_costs_no_byte_and_service_is_back_within_two_seconds(
     for some in scripts().chunks(AT_ONCE) {
         std::thread::scope(|scope| some.iter().for_each(|script| drop(scope.spawn(move || soon(script)))));
     }
+}
+
+#[test]
+fn why_the_endpoint_is_not_asked_is_in_the_error_of_a_load_and_in_the_status() {
+    let (address, _kept) = dead();
+    let endpoint = Place::of(format!("http://{address}")).bucket("bucket").region("us-east-1").resolve().unwrap();
+    let config = TierConfig::new(config_of(endpoint)).with_capacity(64 << 20);
+    let tier = Arc::new(S3Tier::open(config).unwrap());
+    let mut suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
+    suite.tier = Arc::clone(&tier) as Arc<_>;
+    let mut refused = 0;
+    for n in 0..200 {
+        let done = suite.load_with(suite.load_op(&suite.key(n), LEN));
+        let error = done.result.unwrap_err();
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
+        let causes: Vec<String> = causes.map(ToString::to_string).collect();
+        assert!(causes.last().unwrap().contains("Connection refused"), "{causes:?}");
+        assert!(causes.iter().any(|cause| cause.contains("attempt")), "{causes:?}");
+        refused += u32::from(causes.iter().any(|cause| cause.contains("none is sent for a moment")));
+        let reasons = tier.status().reasons;
+        assert!(reasons.iter().any(|reason| reason.contains("Connection refused")), "{reasons:?}");
+        if refused > 3 {
+            return;
+        }
+    }
+    panic!("the breaker refused no load");
 }

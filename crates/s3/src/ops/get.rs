@@ -2,6 +2,7 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use kvtier_mem::Lease;
 
@@ -67,8 +68,8 @@ impl Client {
     /// another version is there than [`Get::if_match`] names.
     pub async fn get(&self, key: &str, lease: &mut Lease, get: &Get) -> Result<Option<Object>> {
         lease.assume_filled(0);
-        let landing = slot(host(lease)?, get)?;
-        let got = self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, landing, get))).await?;
+        let mut landing = slot(host(lease)?, get)?;
+        let got = self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, &mut landing, get))).await?;
         if let Some(object) = &got {
             lease.assume_filled(usize::try_from(object.len).unwrap_or(usize::MAX));
         }
@@ -77,7 +78,7 @@ impl Client {
 
     /// Gets an object of at most as many bytes into memory that somebody watches; `None` when it is not there.
     #[cfg(feature = "tier")]
-    pub(crate) async fn get_watched(&self, key: &str, landing: Landing<'_>) -> Result<Option<Object>> {
+    pub(crate) async fn get_watched(&self, key: &str, landing: &mut Landing<'_>) -> Result<Option<Object>> {
         self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, landing, &Get::at_most()))).await
     }
 }
@@ -97,7 +98,7 @@ pub fn slot<'a>(memory: &'a mut [u8], get: &Get) -> Result<Landing<'a>> {
 }
 
 /// Gets into `landing`, until it is there or there is no more to try.
-pub async fn fetch(inner: &Arc<Inner>, key: &str, mut landing: Landing<'_>, get: &Get) -> Result<Option<Object>> {
+pub async fn fetch(inner: &Arc<Inner>, key: &str, landing: &mut Landing<'_>, get: &Get) -> Result<Option<Object>> {
     let start = get.range.as_ref().map(|range| range.start);
     let mut course = Course { start, exact: get.exact, etag: get.if_match.clone(), total: None, sum: None };
     let mut tries = Tries::new(inner, Class::Read);
@@ -106,14 +107,22 @@ pub async fn fetch(inner: &Arc<Inner>, key: &str, mut landing: Landing<'_>, get:
         if landing.filled() > 0 {
             inner.counters.resumes.one();
         }
-        match attempt(inner, key, &mut course, &mut landing).await {
+        match attempt(inner, key, &mut course, landing).await {
             Ok(object) => {
                 tries.won();
                 return Ok(Some(object));
             }
             Err(trouble) if is_missing(&trouble.error) => return Ok(None),
-            Err(trouble) => {
-                if !resumable(&course, &landing, &trouble) {
+            Err(mut trouble) => {
+                if ignores_range(&trouble.error) {
+                    inner.ranges.note_ignored(Instant::now());
+                    inner.counters.ranges_ignored.one();
+                    // From its start it can be had all the same.
+                    if landing.filled() > 0 && course.start.unwrap_or(0) == 0 {
+                        trouble.again = Again::Whole;
+                    }
+                }
+                if inner.ranges.is_ignored(Instant::now()) || !resumable(&course, landing, &trouble) {
                     landing.restart(None);
                     course = Course { etag: get.if_match.clone(), total: None, sum: None, ..course };
                 }
@@ -121,6 +130,11 @@ pub async fn fetch(inner: &Arc<Inner>, key: &str, mut landing: Landing<'_>, get:
             }
         }
     }
+}
+
+/// Whether the whole object came though a part was asked for.
+fn ignores_range(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unsupported && error.status().is_none()
 }
 
 /// Whether the next attempt may go on where this one ended: what landed is right, and can be told to be of the same object.

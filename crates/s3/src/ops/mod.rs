@@ -10,6 +10,7 @@ mod list;
 mod multipart;
 mod put;
 mod ranges;
+mod support;
 
 pub use delete::Refused;
 pub use get::Get;
@@ -18,6 +19,7 @@ pub use head::Object;
 pub use join::all;
 pub use list::{Entry, List, Page, Upload, Uploads};
 pub use put::{Put, Stored};
+pub(crate) use support::RangeSupport;
 
 use crate::error::{Error, ErrorKind};
 

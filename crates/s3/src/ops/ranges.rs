@@ -11,7 +11,8 @@ use crate::retry::Class;
 
 impl Client {
     /// Gets an object that fills `lease` by several requests at once, each for `part_bytes`: lower latency for more requests. `None`
-    /// when it is not there; `Conflict` when it was replaced meanwhile, so that no mixture of versions is ever returned.
+    /// when it is not there; `Conflict` when it was replaced meanwhile, so that no mixture of versions is ever returned. Where the store
+    /// ignores ranges, the first answer that shows it is `Unsupported`, and for a minute one request gets the whole object.
     pub async fn get_parallel(
         &self,
         key: &str,
@@ -21,7 +22,7 @@ impl Client {
     ) -> Result<Option<Object>> {
         lease.assume_filled(0);
         let (len, memory) = (lease.len(), host(lease)?);
-        if part_bytes == 0 || len <= part_bytes {
+        if part_bytes == 0 || len <= part_bytes || self.ignores_ranges() {
             return self.get(key, lease, &Get::default()).await;
         }
         let first: Mutex<Option<Object>> = Mutex::new(None);
@@ -30,7 +31,7 @@ impl Client {
             async move {
                 let end = start + memory.len() as u64;
                 let get = Get::range(start..end);
-                let part = fetch(&self.inner, key, slot(memory, &get)?, &get).await?.ok_or_else(missing)?;
+                let part = fetch(&self.inner, key, &mut slot(memory, &get)?, &get).await?.ok_or_else(missing)?;
                 let mut first = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 if part.total != len as u64 {
                     let what = format!("the object has {} bytes, the memory {len}", part.total);

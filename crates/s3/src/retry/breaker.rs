@@ -43,7 +43,8 @@ struct State {
     pause: Duration,
     /// When it is open: until when, or since when a probe is out.
     open: Option<Open>,
-    reason: ErrorKind,
+    /// The failure that was counted last, and when.
+    last_failure: Option<(Instant, Error)>,
     last_success: Option<Instant>,
 }
 
@@ -65,8 +66,7 @@ enum Open {
 impl Breaker {
     /// A closed one.
     pub fn new(class: Class) -> Self {
-        let reason = ErrorKind::Io;
-        let state = State { failures: 0, pause: OPEN_MIN, open: None, reason, last_success: None };
+        let state = State { failures: 0, pause: OPEN_MIN, open: None, last_failure: None, last_success: None };
         Breaker { class, state: Mutex::new(state) }
     }
 
@@ -84,12 +84,34 @@ impl Breaker {
             return Ok(Admission::Probe);
         }
         counters.breaker_refused.one();
-        let why = match state.reason {
-            ErrorKind::Timeout => "are not answered in time",
-            _ => "fail",
+        let refusal =
+            Error::new(ErrorKind::Unavailable, format!("{}; none is sent for a moment", self.trouble(&state)));
+        Err(state.last_failure.iter().fold(refusal, |refusal, (_, cause)| refusal.with_source(cause.clone())))
+    }
+
+    fn trouble(&self, state: &State) -> String {
+        let how = match &state.last_failure {
+            Some((_, cause)) if cause.kind() == ErrorKind::Timeout => "were not answered in time",
+            _ => "failed",
         };
-        let what = format!("the endpoint is left alone for a moment: its {} {why}", self.class.word());
-        Err(Error::new(ErrorKind::Unavailable, what))
+        format!("the last {} {} {how}", state.failures, self.class.word())
+    }
+
+    /// What an operator should know while it is open, with the last failure.
+    pub fn outage(&self) -> Option<String> {
+        let state = self.state();
+        state.open?;
+        let trouble = self.trouble(&state);
+        Some(match &state.last_failure {
+            Some((_, cause)) => format!("{trouble}: {}", cause.report()),
+            None => trouble,
+        })
+    }
+
+    /// The last failure, if it is not older than `then`.
+    pub fn failure_since(&self, then: Instant) -> Option<Error> {
+        let state = self.state();
+        state.last_failure.as_ref().filter(|(at, _)| *at >= then).map(|(_, cause)| cause.clone())
     }
 
     /// The endpoint answered sensibly. Returns whether it is back after the breaker was open.
@@ -100,14 +122,15 @@ impl Breaker {
             counters.breaker_closed.one();
         }
         (state.failures, state.pause, state.last_success) = (0, OPEN_MIN, Some(now));
+        state.last_failure = None;
         back
     }
 
     /// It did not.
-    pub fn failed(&self, now: Instant, reason: ErrorKind, counters: &Counters) {
+    pub fn failed(&self, now: Instant, cause: &Error, counters: &Counters) {
         let mut state = self.state();
         state.failures = state.failures.saturating_add(1);
-        state.reason = reason;
+        state.last_failure = Some((now, cause.clone()));
         match state.open {
             None if state.failures < FAILURES_TO_OPEN => return,
             None => counters.breaker_opened.one(),
@@ -131,6 +154,10 @@ impl Breaker {
 mod tests {
     use super::*;
 
+    fn cause(kind: ErrorKind) -> Error {
+        Error::new(kind, "http://h cannot be reached").with_source(std::io::Error::other("connection refused"))
+    }
+
     #[test]
     fn it_opens_probes_and_closes() {
         let (breaker, counters) = (Breaker::new(Class::Read), Counters::default());
@@ -138,20 +165,25 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         for _ in 0..FAILURES_TO_OPEN {
             assert!(breaker.admit(at(0), &counters).is_ok());
-            breaker.failed(at(0), ErrorKind::Timeout, &counters);
+            breaker.failed(at(0), &cause(ErrorKind::Timeout), &counters);
         }
         let refused = breaker.admit(at(50), &counters).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
-        assert!(refused.to_string().contains("reads are not answered in time"), "{refused}");
+        assert!(refused.to_string().contains("the last 8 reads were not answered in time"), "{refused}");
+        assert!(refused.report().ends_with("http://h cannot be reached: connection refused"), "{}", refused.report());
+        let outage = breaker.outage().unwrap();
+        assert!(outage.contains("8 reads") && outage.ends_with("connection refused"), "{outage}");
+        assert!(breaker.failure_since(at(0)).is_some() && breaker.failure_since(at(1)).is_none());
         assert!(breaker.admit(at(100), &counters).is_ok(), "one probe");
         assert!(breaker.admit(at(100), &counters).is_err(), "only one");
-        breaker.failed(at(110), ErrorKind::Io, &counters);
+        breaker.failed(at(110), &cause(ErrorKind::Io), &counters);
         assert!(breaker.admit(at(300), &counters).is_err());
         assert!(breaker.admit(at(310), &counters).is_ok(), "another, later");
         assert!(breaker.admit(at(1300), &counters).is_err());
         assert!(breaker.admit(at(1310), &counters).is_ok(), "a probe that hangs does not block");
         assert!(breaker.succeeded(at(1320), &counters) && !breaker.succeeded(at(1320), &counters));
         assert!(breaker.admit(at(1320), &counters).is_ok());
+        assert_eq!(breaker.outage(), None);
         let counts = counters.read();
         assert_eq!((counts.breaker_opened, counts.breaker_probes, counts.breaker_closed), (1, 3, 1));
     }
@@ -163,7 +195,7 @@ mod tests {
         for (at, class) in Class::ALL.into_iter().enumerate() {
             assert_eq!((class as usize, breakers.of(class).class), (at, class));
         }
-        (0..FAILURES_TO_OPEN).for_each(|_| breakers.of(Class::Delete).failed(now, ErrorKind::Io, &counters));
+        (0..FAILURES_TO_OPEN).for_each(|_| breakers.of(Class::Delete).failed(now, &cause(ErrorKind::Io), &counters));
         for class in Class::ALL {
             assert_eq!(breakers.of(class).admit(now, &counters).is_ok(), class != Class::Delete, "{class:?}");
         }
@@ -175,7 +207,7 @@ mod tests {
         let mut now = Instant::now();
         for _ in 0..1000 {
             if breaker.admit(now, &counters).is_ok() {
-                breaker.failed(now, ErrorKind::Io, &counters);
+                breaker.failed(now, &cause(ErrorKind::Io), &counters);
             }
             now += Duration::from_millis(37);
         }

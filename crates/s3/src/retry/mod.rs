@@ -31,6 +31,8 @@ pub enum Again {
     Identity,
     /// At once, signed for this region.
     Region(String),
+    /// At once, without a range: the store ignores it.
+    Whole,
     /// At once, with the body's hash signed.
     Signed,
 }

@@ -197,7 +197,7 @@ fn foreign(shared: &Shared, key: &Key, got: &Got, room: Option<u64>) -> Verdict 
 async fn whole(client: &Client, op: &mut Load, name: &str) -> (crate::Result<Option<()>>, Got) {
     let mut proof = Proof::of(&op.key);
     let Some(landing) = landing(&mut op.into) else { return (Err(far()), Got::default()) };
-    let answer = client.get_watched(name, landing.watched(&mut proof)).await;
+    let answer = client.get_watched(name, &mut landing.watched(&mut proof)).await;
     let holds = proof.holds();
     let Proof { told, total, etag, .. } = proof;
     let mut got = Got { told, len: total.unwrap_or(0), etag, sound: holds, misfit: false };
@@ -227,6 +227,7 @@ async fn ranges(shared: &Shared, client: &Client, op: &mut Load, name: &str) -> 
 fn is_for_ranges(shared: &Shared, op: &Load, room: u64) -> bool {
     room >= shared.manner.ranges_above_bytes
         && op.into.len() == 1
+        && !shared.client.ignores_ranges()
         && shared.books().index.get(op.key.digest()).is_some_and(|entry| entry.chunk.len == room)
 }
 

@@ -335,6 +335,7 @@ impl Observe for S3Tier {
             }
         }
         reasons.extend(self.shared.truth.reasons(self.shared.now_ms()));
+        reasons.extend(self.shared.client.outages());
         reasons.extend(self.shared.last_fault().map(|fault| format!("last fault: {fault}")));
         let mut counters = self.shared.counters.all();
         let gate = self.shared.gate.stats();

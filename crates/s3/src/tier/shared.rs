@@ -225,7 +225,7 @@ impl Shared {
     /// An error of this tier for a failed request.
     pub fn error(&self, op: &'static str, key: Option<&Key>, e: crate::Error) -> Error {
         add(&self.counters.errors, 1);
-        self.fault(format!("{op}: {e}"));
+        self.fault(format!("{op}: {}", e.report()));
         let kind = match e.kind() {
             crate::ErrorKind::Invalid => ErrorKind::Invalid,
             crate::ErrorKind::Unsupported => ErrorKind::Unsupported,
@@ -235,7 +235,7 @@ impl Shared {
             crate::ErrorKind::Throttled => ErrorKind::Throttled,
             _ => ErrorKind::Io,
         };
-        let error = Error::new(kind, "the store did not do it").with_op(op).with_tier(self.caps.name.clone());
+        let error = Error::new(kind, "the request to the bucket failed").with_op(op).with_tier(self.caps.name.clone());
         let error = key.iter().fold(error, |error, key| error.with_key(*key.digest()));
         error.with_source(e)
     }
