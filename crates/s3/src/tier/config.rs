@@ -117,7 +117,8 @@ pub struct TierConfig {
     pub old_names: bool,
     /// How long a chunk that was seen counts as there without asking again; zero to ask each time.
     pub fresh_hit_max: Duration,
-    /// How long a chunk that was not there counts as absent without asking again; zero to ask each time.
+    /// How long a chunk that was not there counts as absent, from the moment it was asked for; no lookup asks for it again meanwhile. What
+    /// another node saves is found within this time and one HEAD. Zero to ask each time.
     pub fresh_miss_max: Duration,
     /// Chunks longer than this are saved in parts, several at a time; `u64::MAX` for none.
     pub multipart_above_bytes: u64,
@@ -161,7 +162,7 @@ impl TierConfig {
             if_absent: false,
             old_names: false,
             fresh_hit_max: Duration::from_secs(60),
-            fresh_miss_max: Duration::from_secs(1),
+            fresh_miss_max: Duration::from_millis(500),
             multipart_above_bytes: 64 << 20,
             ranges_above_bytes: u64::MAX,
             part_bytes: 16 << 20,

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use super::counters::add;
 use super::lanes::Lane;
 use super::load::{Got, Verdict, judge};
+use super::questions::Question;
 use super::room;
 use super::shared::{Shared, Sight};
 use super::told::told;
@@ -62,7 +63,7 @@ pub async fn lookup(
                 Some(len) => found[at] = presence_of(len),
                 None => {
                     let (shared, key) = (Arc::clone(&shared), keys[at].clone());
-                    heads.spawn(async move { (at, head(&shared, &key, deadline).await) });
+                    heads.spawn(async move { (at, head_once(&shared, &key, deadline).await) });
                 }
             }
             if how.0 == Mode::Prefix && found[at] == Presence::Miss {
@@ -78,6 +79,21 @@ pub async fn lookup(
         }
     }
     hold(&shared, &keys, found, how.1)
+}
+
+/// Asks for one chunk, unless another lookup does and its answer counts. Where it failed, each asks by itself.
+async fn head_once(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
+    // Twice: a listing may leave the key to a HEAD.
+    for _ in 0..2 {
+        match shared.questions.begin(key.digest()) {
+            Question::Ask(_asked) => return head(shared, key, deadline).await,
+            Question::Wait(answered) => answered.await,
+        }
+        if let Some(len) = shared.known(key.digest()) {
+            return Ok(presence_of(len));
+        }
+    }
+    head(shared, key, deadline).await
 }
 
 /// Asks for one chunk under all names that it may have.
@@ -142,7 +158,13 @@ async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<HashMa
     let unknown = keys.iter().filter(|key| shared.known(key.digest()).is_none());
     let mut asked = HashMap::new();
     for key in unknown {
-        asked.insert(shared.name_of(key)?, (key, shared.turns.look(key.digest())));
+        // Another lookup's answer is waited for where that one is to be had.
+        if let Question::Ask(question) = shared.questions.begin(key.digest()) {
+            asked.insert(shared.name_of(key)?, (key, shared.turns.look(key.digest()), question));
+        }
+    }
+    if asked.is_empty() {
+        return Ok(HashMap::new());
     }
     add(&shared.counters.listed_lookups, 1);
     let (what, client) = (List::under(shared.names.root()), shared.client.until(deadline));
@@ -152,7 +174,7 @@ async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<HashMa
         let page = client.list(&what, next.as_deref()).await.map_err(|e| shared.error("lookup", None, e))?;
         for entry in &page.entries {
             // Those without a length that is right are left to be asked for one by one.
-            if let Some((key, look)) = asked.remove(&entry.key)
+            if let Some((key, look, _question)) = asked.remove(&entry.key)
                 && (shared.names.is_own() || shared.geometry.full(key) == Some(entry.bytes))
             {
                 let (name, etag) = (entry.key.as_str(), Some(entry.etag.as_str()));
@@ -170,8 +192,8 @@ async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<HashMa
         return Ok(answers);
     }
     // Those that may have another name are left to be asked for one by one too.
-    asked.retain(|_, (key, _)| shared.names.old(key).is_none());
-    for (key, look) in asked.values() {
+    asked.retain(|_, (key, ..)| shared.names.old(key).is_none());
+    for (key, look, _question) in asked.values() {
         shared.vanished(key.digest(), look);
         answers.insert(*key.digest(), None);
     }

@@ -12,6 +12,7 @@ mod lanes;
 mod layout;
 mod load;
 mod lookup;
+mod questions;
 mod room;
 mod save;
 mod shared;

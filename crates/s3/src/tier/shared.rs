@@ -12,6 +12,7 @@ use super::counters::{Counters, add};
 use super::geometry::Geometry;
 use super::lanes::Lanes;
 use super::layout::Names;
+use super::questions::Questions;
 use super::room::Outbox;
 use super::save::Manner;
 use super::truth::Truth;
@@ -37,6 +38,7 @@ pub struct Shared {
     pub bounce: Arena,
     pub counters: Counters,
     pub turns: Turns,
+    pub questions: Questions,
     pub truth: Truth,
     /// Victims on their way out.
     pub outbox: Outbox,
@@ -79,6 +81,7 @@ impl Shared {
             bounce,
             counters: Counters::default(),
             turns: Turns::default(),
+            questions: Questions::default(),
             outbox: Outbox::default(),
             freed: Notify::new(),
             books: Mutex::new(Books::new(index, (config.fresh_hit_max, config.fresh_miss_max))),
@@ -171,7 +174,8 @@ impl Shared {
                 return;
             }
             let suspect = books.index.is_suspect(digest);
-            books.note_absent(*digest);
+            // Counted from the question: what another node saved since is found in time.
+            books.note_absent_at(*digest, look.began());
             books.changed(*digest);
             let gone = books.index.forget(digest).filter(|_| !suspect);
             if let Some(entry) = &gone {

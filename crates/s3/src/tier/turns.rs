@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use kvtier_key::Digest;
 use tokio::sync::Notify;
@@ -27,6 +28,7 @@ pub struct Look<'a> {
     digest: Digest,
     /// The changes that had begun; `None` when one was under way.
     changes: Option<u64>,
+    began: Instant,
 }
 
 /// Somebody writes or deletes a key's object, alone.
@@ -44,7 +46,7 @@ impl Turns {
         let turn = all.entry(*digest).or_default();
         turn.here += 1;
         let changes = (!turn.busy).then_some(turn.changes);
-        Look { turns: self, digest: *digest, changes }
+        Look { turns: self, digest: *digest, changes, began: Instant::now() }
     }
 
     /// Waits until nobody else changes the key.
@@ -92,6 +94,11 @@ impl Turns {
 }
 
 impl Look<'_> {
+    /// When it began: what it shows of the bucket is no older than that.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
     /// Whether the key is as it was seen: nobody began to change it since, or was at it. Ask with the books in hand.
     pub fn is_current(&self) -> bool {
         let all = self.turns.lock();

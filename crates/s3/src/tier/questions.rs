@@ -1,0 +1,72 @@
+//! One HEAD a key at a time: a lookup of a key that another lookup has just asked for waits for that answer.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kvtier_key::Digest;
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+
+/// The keys that lookups ask the bucket for now; no more than HEADs that wait or are in flight.
+#[derive(Debug, Default)]
+pub struct Questions(Mutex<HashMap<Digest, Arc<Notify>>>);
+
+/// What a lookup has to do for a key.
+#[derive(Debug)]
+pub enum Question<'a> {
+    /// Ask the bucket; dropping this wakes those who wait for the answer.
+    Ask(Asked<'a>),
+    /// Wait for another's answer, and see what is known then.
+    Wait(OwnedNotified),
+}
+
+/// A question that is on its way.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    questions: &'a Questions,
+    digest: Digest,
+}
+
+impl Questions {
+    /// Begins to ask for a key, unless somebody does already.
+    pub fn begin(&self, digest: &Digest) -> Question<'_> {
+        match self.lock().entry(*digest) {
+            Entry::Occupied(asked) => Question::Wait(Arc::clone(asked.get()).notified_owned()),
+            Entry::Vacant(free) => {
+                free.insert(Arc::default());
+                Question::Ask(Asked { questions: self, digest: *digest })
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Arc<Notify>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.questions.lock().remove(&self.digest) {
+            waiting.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_second_waits_for_the_first_and_nobody_for_an_answer_that_came() {
+        let (questions, key) = (Questions::default(), Digest([7; 32]));
+        let Question::Ask(first) = questions.begin(&key) else { panic!("nobody asks") };
+        let Question::Wait(second) = questions.begin(&key) else { panic!("the first asks") };
+        assert!(matches!(questions.begin(&Digest([8; 32])), Question::Ask(_)), "another key");
+        // The answer comes before the second begins to wait.
+        drop(first);
+        second.await;
+        assert!(matches!(questions.begin(&key), Question::Ask(_)));
+        assert!(questions.lock().is_empty(), "nothing is remembered");
+    }
+}
