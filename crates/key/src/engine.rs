@@ -10,6 +10,8 @@ pub const TAG_BYTES_MAX: usize = 1024;
 
 /// The chunk hash of LMCache's in-process mode: a whole number, or bytes where the engine hashes to bytes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum EngineHash {
     /// A whole number, signed.
     Int(PyInt),
@@ -22,6 +24,11 @@ pub type Tag = (Arc<str>, Arc<str>);
 
 /// The key of LMCache's in-process mode.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(try_from = "crate::serde_forms::EngineFields", into = "crate::serde_forms::EngineFields")
+)]
 pub struct CacheEngineKey {
     /// The model's name; a name with `@` can be written but never read back.
     pub model: Arc<str>,
@@ -95,6 +102,7 @@ impl CacheEngineKey {
 
 /// The key of one layer of a chunk, in LMCache's in-process mode.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LayerCacheEngineKey {
     /// The chunk.
     pub key: CacheEngineKey,

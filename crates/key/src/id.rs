@@ -53,6 +53,8 @@ impl fmt::Debug for ChunkHash {
 
 /// The packed rank of LMCache's `ObjectKey`: world size, global rank, local world size, local rank.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
 pub struct KvRank(pub i64);
 
 impl KvRank {
@@ -70,6 +72,11 @@ impl KvRank {
 
 /// The key of LMCache's multi-process mode.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(try_from = "crate::serde_forms::ObjectFields", into = "crate::serde_forms::ObjectFields")
+)]
 pub struct ObjectKey {
     /// The model's name; may contain `/`, never `@`.
     pub model: Arc<str>,
@@ -130,6 +137,8 @@ pub(crate) fn check_hash(hash: &[u8]) -> Result<(), InvalidKey> {
 
 /// What a key names, in the form its origin speaks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum KeyId {
     /// LMCache's multi-process mode, and our own.

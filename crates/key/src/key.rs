@@ -6,6 +6,8 @@ use crate::{CacheEngineKey, Digest, EngineHash, KeyId, LayerCacheEngineKey, Name
 
 /// The name of one chunk in one namespace. Cheap to clone; compared and hashed by its digest.
 #[derive(Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "crate::serde_forms::KeyFields", into = "crate::serde_forms::KeyFields"))]
 pub struct Key {
     ns: Arc<Namespace>,
     id: Arc<KeyId>,

@@ -33,6 +33,8 @@ mod namespace;
 pub mod presets;
 mod pyint;
 mod python;
+#[cfg(feature = "serde")]
+mod serde_forms;
 mod small;
 mod sums;
 

@@ -4,6 +4,11 @@ use crate::{Digest, KeyId};
 
 /// Whose cache this is and what its chunks look like. Given when a tier opens; two namespaces never share a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(from = "crate::serde_forms::NamespaceFields", into = "crate::serde_forms::NamespaceFields")
+)]
 pub struct Namespace {
     tenant: String,
     layout: Digest,
