@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod alone;
 mod arch;
 mod args;
 mod bench;
@@ -17,6 +18,7 @@ mod features;
 mod filesystems;
 mod fuzz;
 mod gpu_check;
+mod limit;
 mod lmcache;
 mod nightly;
 mod servers;

@@ -42,6 +42,7 @@ const STEPS: &[Step] = &[
     Step { name: "test", run: steps::test },
     Step { name: "doc", run: steps::doc },
     Step { name: "features", run: steps::features },
+    Step { name: "alone", run: steps::alone },
     Step { name: "examples", run: steps::examples },
     Step { name: "fault-seeds", run: steps::fault_seeds },
     Step { name: "filesystems", run: steps::filesystems },
@@ -110,12 +111,6 @@ fn summarize(lines: &[Line], chosen: usize, tests: Count) -> Result<()> {
     let total: Duration = lines.iter().map(|line| line.took).sum();
     println!("{:<12} {:>7.1} s", "total", total.as_secs_f64());
     let failed = lines.last().filter(|line| line.outcome.is_err());
-    if tests.again > 0 {
-        println!(
-            "\n{} tests failed among the others and passed by themselves; look for PASSED ONLY BY ITSELF",
-            tests.again
-        );
-    }
     if tests != Count::default() {
         println!("\n{} passed, {} failed", tests.passed, tests.failed);
     }

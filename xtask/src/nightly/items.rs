@@ -7,9 +7,9 @@ use crate::ci::Outcome;
 use crate::sh::Cmd;
 use crate::testing::{self, Count};
 use crate::workspace::Package;
-use crate::{bench, fuzz as fuzzing, servers, shuttle as interleavings};
+use crate::{alone, bench, fuzz as fuzzing, servers, shuttle as interleavings};
 
-/// What one night may spend on one item.
+/// The CPU time on each core that one night may spend on one item.
 const LIMIT_S: u64 = 4 * 60 * 60;
 
 /// Crates whose code runs without a kernel below it, so that Miri can interpret their tests.
@@ -51,6 +51,11 @@ pub fn clippy_each(packages: &[Package]) -> Result<Outcome> {
         Cmd::new("cargo clippy --locked -p").arg(&package.name).args(["--", "-D", "warnings"]).run()?;
     }
     Ok(Outcome::Noted(format!("{} crates", packages.len())))
+}
+
+/// The tests of each crate build without the features that others ask for.
+pub fn test_each(packages: &[Package]) -> Result<Outcome> {
+    Ok(Outcome::Noted(format!("{} crates", alone::build(packages)?)))
 }
 
 pub fn miri(packages: &[Package]) -> Result<Outcome> {

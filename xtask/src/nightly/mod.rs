@@ -52,6 +52,7 @@ const ITEMS: &[Item] = &[
     Item { name: "botocore", what: "the S3 client's signatures beside botocore's", run: botocore::run },
     Item { name: "ptxas", what: "NVIDIA's assembler takes the kernel that sums on the GPU", run: ptxas::run },
     Item { name: "clippy-each", what: "each crate is clean with its own features only", run: items::clippy_each },
+    Item { name: "test-each", what: "the tests of each crate build alone", run: items::test_each },
     Item { name: "features", what: "all pairs of features", run: items::features },
     Item { name: "bench-smoke", what: "every benchmark once, unoptimised", run: items::bench_smoke },
 ];

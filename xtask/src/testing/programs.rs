@@ -8,7 +8,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Count, again, cores, workspace};
+use super::{Count, cores, workspace};
 use crate::sh::Cmd;
 
 /// A test program and the folder of its crate, where it runs.
@@ -18,12 +18,9 @@ struct Program {
     dir: PathBuf,
 }
 
-/// A program that failed, and its tests that may be run again; `None` where none may.
-type Failed<'a> = (&'a Program, Option<Vec<String>>);
-
 /// Builds what a `cargo test` command (without `--` and what follows) builds, and runs its programs with `args`, as many at once as there are
 /// cores, each with twice as many tests at once: many wait most of their time. Shows the output of each when it is done. All of them run, whatever
-/// fails; few that failed are run again by themselves.
+/// fails; what failed is named at the end and not run again.
 pub fn run_at_once(cmd: &Cmd, args: &[&str], env: &[(&str, &str)]) -> Result<Count> {
     run_programs(&build(cmd)?, args, env)
 }
@@ -60,43 +57,15 @@ fn run_programs(programs: &[Program], args: &[&str], env: &[(&str, &str)]) -> Re
             println!("     Running {}\n{text}", program.path.display());
             text.lines().filter_map(Count::from_line).for_each(|more| count += more);
             if !passed {
-                failed.push((program, again::failures(&text)));
+                failed.push(program.path.display().to_string());
             }
         }
         Ok(())
     })?;
-    let failed = look_again(&mut count, failed, env)?;
     match failed.as_slice() {
         [] => Ok(count),
         failed => bail!("{} test programs failed: {}", failed.len(), failed.join(", ")),
     }
-}
-
-/// Gives the tests that failed their second look, one after the other, with nothing beside them. The programs that failed for good.
-fn look_again(count: &mut Count, failed: Vec<Failed>, env: &[(&str, &str)]) -> Result<Vec<String>> {
-    let tests_in_all = failed.iter().map(|(_, tests)| tests.as_ref().map_or(0, Vec::len)).sum();
-    let mut for_good = Vec::new();
-    for (program, tests) in failed {
-        let path = program.path.display();
-        let mut passes = tests.is_some() && again::allowed(tests_in_all);
-        for test in tests.into_iter().flatten() {
-            if !passes {
-                break;
-            }
-            println!("     Running {path} again: {test}");
-            let (success, text) = program.run(&[&test, "--exact"], env)?;
-            println!("{text}");
-            passes = again::passed(success, &text);
-            if passes {
-                println!("PASSED ONLY BY ITSELF: {test} of {path}; why it failed before is above");
-                (count.passed, count.failed, count.again) = (count.passed + 1, count.failed - 1, count.again + 1);
-            }
-        }
-        if !passes {
-            for_good.push(path.to_string());
-        }
-    }
-    Ok(for_good)
 }
 
 impl Program {
@@ -163,13 +132,11 @@ mod tests {
         assert_eq!(all(&[]).unwrap(), Count { passed: 4, ..Count::default() });
         let error = all(&[script("c", "exit 3")]).unwrap_err().to_string();
         assert!(error.starts_with("1 test programs failed") && error.contains("/c"), "{error}");
-        // Of two tests one fails: always, or only beside the other.
-        let failed = "printf 'failures:\\n\\nfailures:\\n    t\\n\\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\\n'; exit 101";
-        let fails =
-            |when: &str| format!("if {when}; then {failed}; fi; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'");
-        assert!(all(&[script("d", &fails("true"))]).unwrap_err().to_string().contains("/d"));
-        let passed = all(&[script("d", &fails("test \"$*\" != 't --exact'"))]).unwrap();
-        assert_eq!(passed, Count { passed: 6, again: 1, ..Count::default() });
+        // A test that fails has failed, though it would pass by itself.
+        let failed = "echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored'; exit 101";
+        let fails_once =
+            format!("if test \"$*\" = only; then {failed}; fi; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'");
+        assert!(all(&[script("d", &fails_once)]).unwrap_err().to_string().contains("/d"));
         std::fs::remove_dir_all(dir).unwrap();
     }
 }
