@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use kvtier::config::{Config, Reading, TierSpec};
+use kvtier::file::Layout;
 use tempfile::TempDir;
 
 use super::{Args, size};
@@ -43,14 +44,22 @@ impl Home {
         }
     }
 
-    pub fn config(&self, args: &Args) -> Result<Config> {
+    /// The tiers, for blocks of `chunk` bytes.
+    pub fn config(&self, args: &Args, chunk: usize) -> Result<Config> {
         if let Some(file) = &args.config {
             let read = Reading::new().file(file).map_err(crate::cannot_open)?;
             read.notes.iter().for_each(|note| eprintln!("kvtier: {note}"));
             let mut config = read.config;
             for tier in &mut config.tiers {
-                if let TierSpec::File(spec) = tier {
-                    spec.shrink |= args.shrink;
+                let file = match tier {
+                    TierSpec::File(spec) => spec,
+                    TierSpec::Gds(spec) => &mut spec.file,
+                    _ => continue,
+                };
+                file.shrink |= args.shrink;
+                if file.layout.is_some_and(Layout::has_headers) {
+                    // The blocks are no tensors of the configuration's model: rows of bytes, as their keys say.
+                    file.shape = Some([1, 1, 1, chunk as u64].into());
                 }
             }
             return Ok(config);

@@ -12,7 +12,7 @@ pub mod trace;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use kvtier::config::Opened;
+use kvtier::config::{KeyMode, Opened};
 use kvtier::file::inspect::Directory;
 use kvtier::metrics::Server;
 
@@ -101,7 +101,9 @@ pub fn run(args: Args) -> Result<bool> {
     let home = Home::choose(&args)?;
     let mut meters = Vec::new();
     let cell = std::cell::RefCell::new(&mut meters);
-    let opened = home.config(&args)?.open_with(|tier| {
+    let config = home.config(&args, size.chunk)?;
+    let mode = config.key_mode().map_err(crate::cannot_open)?.unwrap_or(KeyMode::MultiProcess);
+    let opened = config.open_with(|tier| {
         let (timed, meter) = timed::Timed::around(tier);
         cell.borrow_mut().push(meter);
         std::sync::Arc::new(timed)
@@ -118,6 +120,7 @@ pub fn run(args: Args) -> Result<bool> {
     let job = run::Job {
         top: &*opened.top,
         meters: &meters,
+        keys: run::Keys::new(size.chunk, mode),
         chunk: size.chunk,
         concurrency: args.concurrency,
         verify_only: args.verify_only,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kvtier::TierExt;
+use kvtier::config::KeyMode;
 use kvtier::core::{Ctx, Load, Loaded};
 use kvtier::file::{FileConfig, FileTier};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
@@ -71,13 +72,14 @@ impl Drop for Peer {
 pub fn serve(args: Args) -> Result<()> {
     let tier = FileTier::open(FileConfig::new(args.path, super::size("--bytes", &args.bytes)?).with_name("peer"))?;
     let arena = Arena::new(ArenaConfig::heap(run::BATCH_MAX * args.chunk.next_multiple_of(4096)))?;
-    let ns = run::namespace(args.chunk);
+    // A directory that `replay` sets up itself has our layout.
+    let keys = run::Keys::new(args.chunk, KeyMode::MultiProcess);
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         let ids: Vec<u64> = serde_json::from_str(&line?)?;
         let mut ops = Vec::with_capacity(ids.len());
         for id in &ids {
-            ops.push(Load { key: run::key(&ns, *id), into: vec![arena.lease(args.chunk)?] });
+            ops.push(Load { key: keys.key(*id), into: vec![arena.lease(args.chunk)?] });
         }
         let done = run::wait(tier.load_waiting(&Ctx::within(Duration::from_secs(60)), ops));
         let verdict = |(done, id): (&kvtier::core::Done<Load, Loaded>, &u64)| match done.result {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
+use kvtier::config::KeyMode;
+use kvtier::core::key::{CacheEngineKey, ChunkHash, DType, EngineHash, KeyId, KvRank, ObjectKey, PyInt};
 use kvtier::core::{Chain, Class, Ctx, Digest, Done, Hold, Key, Load, Loaded, LookedUp, Mode, Namespace, Save};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
 use kvtier::{Tier, TierExt};
@@ -44,6 +45,8 @@ pub struct Outcome {
 pub struct Job<'a> {
     pub top: &'a dyn Tier,
     pub meters: &'a [Arc<Mutex<Measured>>],
+    /// The keys of the blocks.
+    pub keys: Keys,
     /// Bytes of a block.
     pub chunk: usize,
     /// Requests at once.
@@ -54,7 +57,6 @@ pub struct Job<'a> {
 
 struct Replay<'a> {
     job: Job<'a>,
-    ns: Arc<Namespace>,
     batch: usize,
     arena: Arena,
     peer: Option<Mutex<Peer>>,
@@ -67,17 +69,40 @@ struct Replay<'a> {
     failures: AtomicU64,
 }
 
-/// The namespace of replayed blocks of `chunk` bytes; one process's and its peer's are the same.
-pub fn namespace(chunk: usize) -> Arc<Namespace> {
-    let layout = Digest::of("kvtier replay layout", &(chunk as u64).to_le_bytes());
-    Arc::new(Namespace::new("replay", layout).with_chunk_bytes(0, chunk as u64).with_partial(false))
+/// The keys of replayed blocks; those of a process and of its peer are the same.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    ns: Arc<Namespace>,
+    mode: KeyMode,
 }
 
-/// The key of block `id`.
-pub fn key(ns: &Arc<Namespace>, id: u64) -> Key {
-    let hash = ChunkHash::new(Digest::of("kvtier replay block", &id.to_le_bytes()).as_bytes());
-    let id = ObjectKey { model: "replay".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
-    Key::new(Arc::clone(ns), KeyId::Object(id))
+impl Keys {
+    /// Keys of this mode for blocks of `chunk` bytes.
+    pub fn new(chunk: usize, mode: KeyMode) -> Self {
+        let layout = Digest::of("kvtier replay layout", &(chunk as u64).to_le_bytes());
+        let ns = Arc::new(Namespace::new("replay", layout).with_chunk_bytes(0, chunk as u64).with_partial(false));
+        Keys { ns, mode }
+    }
+
+    /// The key of block `id`.
+    pub fn key(&self, id: u64) -> Key {
+        let hash = Digest::of("kvtier replay block", &id.to_le_bytes());
+        let id = match self.mode {
+            KeyMode::InProcess => KeyId::Engine(in_process(&hash)),
+            _ => {
+                let hash = ChunkHash::new(hash.as_bytes());
+                KeyId::Object(ObjectKey { model: "replay".into(), rank: KvRank(0), group: 0, hash, salt: "".into() })
+            }
+        };
+        Key::new(Arc::clone(&self.ns), id)
+    }
+}
+
+/// Bytes as elements: then a block of any length is a whole number of them.
+fn in_process(hash: &Digest) -> CacheEngineKey {
+    let hash = EngineHash::Int(PyInt::from_be_bytes(false, hash.as_bytes()).expect("a digest is a short number"));
+    let (model, tags) = ("replay".into(), Arc::new([]));
+    CacheEngineKey { model, world_size: 1, worker_id: 0, hash, dtype: DType::UInt8, tags }
 }
 
 /// Replays `requests`, some of them at once.
@@ -89,7 +114,6 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
     let found = job.meters.iter().map(|_| AtomicU64::new(0)).collect();
     let replay = Replay {
         job,
-        ns: namespace(chunk),
         batch,
         arena: arena.context("no memory for the blocks in flight; lower --concurrency")?,
         peer: peer.map(Mutex::new),
@@ -140,7 +164,7 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
 impl Replay<'_> {
     /// One request: how far the prefix reaches, load that far, save the rest. A load that misses after all ends the prefix there.
     fn request(&self, ids: &[u64]) -> Result<()> {
-        let keys: Arc<[Key]> = ids.iter().map(|id| key(&self.ns, *id)).collect();
+        let keys: Arc<[Key]> = ids.iter().map(|id| self.job.keys.key(*id)).collect();
         self.blocks.fetch_add(ids.len() as u64, Ordering::Relaxed);
         let ctx = Ctx::within(STEP_MAX);
         let mode = if self.job.verify_only { Mode::Each } else { Mode::Prefix };

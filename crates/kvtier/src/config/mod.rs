@@ -10,6 +10,7 @@ mod describe;
 mod file;
 #[cfg(feature = "gds")]
 mod gds;
+mod key_mode;
 pub mod keys;
 pub mod lmcache;
 mod names;
@@ -28,6 +29,7 @@ pub use adapter::{Adapter, Field};
 pub use file::{Capacity, FileSpec};
 #[cfg(feature = "gds")]
 pub use gds::{GdsSpec, GpuSpec};
+pub use key_mode::KeyMode;
 pub use names::Names;
 pub use opened::Opened;
 pub use read::{Form, Read, Reading};
