@@ -41,6 +41,10 @@ macro_rules! tier_of_disk {
                     self.0.release(hold);
                 }
 
+                fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
+                    self.0.release_keys(hold, keys);
+                }
+
                 fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
                     self.0.ready(ctx)
                 }

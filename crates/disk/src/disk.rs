@@ -363,6 +363,10 @@ impl<M: Mover> Tier for Disk<M> {
         self.shared.index().release(kvtier_index::HoldId::from_u64(hold.0));
     }
 
+    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
+        self.shared.index().release_keys(kvtier_index::HoldId::from_u64(hold.0), keys);
+    }
+
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let ticket = self.shared.gate.ready(ctx.deadline);
         self.hands.clock.at(ctx.deadline, &self.shared.gate.expiry());

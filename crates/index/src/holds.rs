@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use kvtier_key::Digest;
 
 use crate::Index;
@@ -45,7 +45,16 @@ impl std::error::Error for HoldsFull {}
 #[derive(Debug)]
 struct Hold {
     until_ms: u64,
-    slots: Box<[u32]>,
+    /// The slots of the keys that were named, in the order of their chain; behind them those of the other members of their sets.
+    slots: Vec<u32>,
+    /// How many of the slots were named.
+    named: usize,
+}
+
+impl Hold {
+    fn named(&self) -> &[u32] {
+        &self.slots[..self.named]
+    }
 }
 
 /// Who holds what, and until when.
@@ -90,6 +99,17 @@ impl Holds {
         Some(hold)
     }
 
+    /// Changes a hold, which ends where no slot is left in it.
+    fn change(&mut self, id: u64, change: impl FnOnce(&mut Hold)) {
+        let Some(hold) = self.by_id.get_mut(&id) else { return };
+        self.held -= hold.slots.len();
+        change(hold);
+        self.held += hold.slots.len();
+        if hold.slots.is_empty() {
+            self.take(id);
+        }
+    }
+
     fn expired(&self, now_ms: u64) -> Option<u64> {
         self.by_time.first().filter(|(until_ms, _)| *until_ms <= now_ms).map(|(_, id)| *id)
     }
@@ -99,12 +119,13 @@ impl Index {
     /// Keeps these chunks from eviction and remove until `until_ms`, or until released. Give them in the order of
     /// their chain. What [`get`](Index::get) would not find is passed over; a hold on nothing is fine.
     pub fn hold(&mut self, chain: &[Digest], until_ms: u64) -> Result<HoldId, HoldsFull> {
-        let slots = chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect();
-        let slots: Box<[u32]> = self.with_their_sets(slots).into();
+        let slots: Vec<u32> = chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect();
+        let named = slots.len();
+        let slots = self.with_their_sets(slots);
         if !self.holds.has_room(slots.len()) || !self.count_up(&slots) {
             return Err(HoldsFull { holds: self.holds.len(), held: self.holds.held });
         }
-        Ok(HoldId(self.holds.add(Hold { until_ms, slots })))
+        Ok(HoldId(self.holds.add(Hold { until_ms, slots, named })))
     }
 
     /// Ends a hold; what nothing else holds is back in the running, as most recent, the deepest first to go. Always
@@ -113,6 +134,32 @@ impl Index {
         if let Some(hold) = self.holds.take(id.0) {
             self.count_down(&hold.slots);
         }
+    }
+
+    /// Ends a hold for these of its keys alone, in the order of their chain; a key that was named twice is held until it was given back
+    /// twice. The rest of a set stays held while the hold keeps one of its members. Always succeeds, like [`release`](Self::release), and
+    /// with its last key the hold ends.
+    pub fn release_keys(&mut self, id: HoldId, keys: &[Digest]) {
+        let Some(hold) = self.holds.by_id.get(&id.0) else { return };
+        let (mut named, mut given_back) = (hold.named().to_vec(), Vec::with_capacity(keys.len()));
+        for digest in keys {
+            let slot = self.find(digest);
+            let place = named.iter().position(|own| Some(*own) == slot);
+            // What vanished, or was saved anew since, is held where it was.
+            let place = place.or_else(|| named.iter().position(|own| self.slab[*own].digest == *digest));
+            given_back.extend(place.map(|place| named.remove(place)));
+        }
+        let others = &hold.slots[hold.named..];
+        let with_sets = !others.is_empty() || !self.sets.is_empty();
+        let kept: Option<HashSet<u32>> = with_sets.then(|| self.with_their_sets(named.clone()).into_iter().collect());
+        let stays = |slot: &u32| kept.as_ref().is_some_and(|kept| kept.contains(slot));
+        let (stay, freed): (Vec<u32>, Vec<u32>) = given_back.iter().chain(others).copied().partition(stays);
+        self.holds.change(id.0, |hold| {
+            hold.named = named.len();
+            hold.slots = named;
+            hold.slots.extend(stay);
+        });
+        self.count_down(&freed);
     }
 
     /// Ends the holds whose time is up at `now_ms`; answers how many. `reserve` and `victims` do so by themselves.

@@ -82,6 +82,11 @@ impl Set {
 }
 
 impl Sets {
+    /// Whether no set is declared.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     fn set(&self, digest: &Digest) -> Option<&Set> {
         self.of.get(digest).and_then(|id| self.all.get(id))
     }
@@ -247,7 +252,7 @@ impl Index {
 
     /// The slots of all that is in a set with one of these.
     pub(crate) fn with_their_sets(&self, mut slots: Vec<u32>) -> Vec<u32> {
-        if self.sets.all.is_empty() {
+        if self.sets.is_empty() {
             return slots;
         }
         let mut seen: HashSet<u32> = slots.iter().copied().collect();

@@ -108,6 +108,23 @@ fn held_chunks_stay_until_released_or_expired() {
 }
 
 #[test]
+fn keys_are_given_back_one_by_one_and_the_last_ends_the_hold() {
+    let mut index = index(40);
+    [1, 2, 3, 4].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+    let hold = index.hold(&[key(1), key(2), key(3), key(2)], 100).unwrap();
+    index.release_keys(hold, &[key(1), key(4), key(9)]);
+    assert!(!index.is_held(&key(1)) && index.is_held(&key(2)) && index.is_held(&key(3)));
+    assert!(matches!(index.remove(&key(1)), Removed::Gone(_)));
+    index.release_keys(hold, &[key(2)]);
+    assert!(index.is_held(&key(2)), "it was named twice");
+    index.forget(&key(3)).unwrap();
+    index.release_keys(hold, &[key(2), key(3)]);
+    assert_eq!((index.is_held(&key(2)), index.usage().holds), (false, 0));
+    index.release_keys(hold, &[key(2)]);
+    index.release(hold);
+}
+
+#[test]
 fn holds_have_a_named_maximum() {
     let mut index = configured(IndexConfig::new(1000).with_holds_max(2, 3));
     [1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));

@@ -36,6 +36,7 @@ enum Op {
     Forget(u8),
     Hold(Vec<u8>, u64),
     Release(usize),
+    ReleaseKeys(usize, Vec<u8>),
     Pass(u64),
     Expire,
     Reserve(u64),
@@ -56,8 +57,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => key.clone().prop_map(Op::Remove),
         1 => key.clone().prop_map(Op::Leave),
         1 => key.clone().prop_map(Op::Forget),
-        3 => (keys, 1u64..20).prop_map(|(keys, ttl)| Op::Hold(keys, ttl)),
+        3 => (keys.clone(), 1u64..20).prop_map(|(keys, ttl)| Op::Hold(keys, ttl)),
         2 => any::<usize>().prop_map(Op::Release),
+        2 => (any::<usize>(), keys).prop_map(|(nth, keys)| Op::ReleaseKeys(nth, keys)),
         2 => (0u64..10).prop_map(Op::Pass),
         1 => Just(Op::Expire),
         6 => (0u64..95).prop_map(Op::Reserve),
@@ -141,6 +143,20 @@ impl Model {
 
     fn release(&mut self, hold: u64) {
         let Some((_, held)) = self.holds.remove(&hold) else { return };
+        self.given_back(held);
+    }
+
+    fn release_keys(&mut self, hold: u64, keys: &[u8]) {
+        let Some((_, held)) = self.holds.get_mut(&hold) else { return };
+        let take = |key: &u8| held.iter().position(|(own, _)| own == key).map(|place| held.remove(place));
+        let released = keys.iter().filter_map(take).collect();
+        if held.is_empty() {
+            self.holds.remove(&hold);
+        }
+        self.given_back(released);
+    }
+
+    fn given_back(&mut self, held: Vec<(u8, u64)>) {
         for (key, life) in held.into_iter().rev() {
             let alive = self.lives.get(&key).is_some_and(|now| now.id == life);
             if alive && !self.held(life) {
@@ -206,6 +222,7 @@ impl Pair {
             }
             Op::Hold(keys, ttl) => self.hold(&keys, ttl),
             Op::Release(nth) => self.release(nth),
+            Op::ReleaseKeys(nth, keys) => self.release_keys(nth, &keys),
             Op::Pass(ms) => self.model.now += ms,
             Op::Expire => assert_eq!(self.index.expire_holds(self.model.now), self.model.expire()),
             Op::Reserve(bytes) => self.reserve(bytes),
@@ -275,11 +292,22 @@ impl Pair {
         }
     }
 
-    fn release(&mut self, nth: usize) {
+    fn nth_hold(&self, nth: usize) -> Option<u64> {
         let ids: BTreeSet<u64> = self.model.holds.keys().copied().collect();
-        if let Some(id) = ids.iter().nth(nth % ids.len().max(1)) {
-            self.index.release(HoldId::from_u64(*id));
-            self.model.release(*id);
+        ids.iter().nth(nth % ids.len().max(1)).copied()
+    }
+
+    fn release(&mut self, nth: usize) {
+        if let Some(id) = self.nth_hold(nth) {
+            self.index.release(HoldId::from_u64(id));
+            self.model.release(id);
+        }
+    }
+
+    fn release_keys(&mut self, nth: usize, keys: &[u8]) {
+        if let Some(id) = self.nth_hold(nth) {
+            self.index.release_keys(HoldId::from_u64(id), &keys.iter().copied().map(digest).collect::<Vec<_>>());
+            self.model.release_keys(id, keys);
         }
     }
 

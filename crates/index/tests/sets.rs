@@ -105,6 +105,21 @@ fn a_hold_on_one_keeps_all() {
 }
 
 #[test]
+fn a_set_stays_held_until_its_last_member_was_given_back() {
+    let mut index = index(5);
+    whole(&mut index, [1, 2, 3]);
+    whole(&mut index, [4, 5]);
+    let hold = index.hold(&keys([1, 2, 4]), 1000).unwrap();
+    index.release_keys(hold, &keys([4]));
+    let held = |index: &Index| (1..=5).filter(|n| index.is_held(&key(*n))).collect::<Vec<_>>();
+    assert_eq!(held(&index), [1, 2, 3], "5 was held for the sake of 4 alone");
+    index.release_keys(hold, &keys([1]));
+    assert_eq!(held(&index), [1, 2, 3]);
+    index.release_keys(hold, &keys([2]));
+    assert_eq!((held(&index), index.usage().holds), (vec![], 0));
+}
+
+#[test]
 fn what_is_there_of_a_set_that_did_not_get_whole_goes_first() {
     let mut index = index(4);
     assert!(save(&mut index, 9).is_empty());

@@ -28,6 +28,7 @@ pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>)
     drop(tier.save(&ctx, vec![f.save_op(&key, 1)]).wait());
     drop(tier.remove(&ctx, keys).wait());
     tier.release(HoldId(1));
+    tier.release_keys(HoldId(1), &[*key.digest()]);
     drop(tier.ready(&ctx).wait());
     drop(tier.peek(&key));
     assert!(tier.spill_to(Arc::new(Nowhere)), "the answer to spill_to is not passed on");
@@ -37,8 +38,22 @@ pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>)
     tier.listen(Arc::new(Nowhere));
     drop(tier.close().wait());
     let expected = [
-        "lookup", "load", "save", "remove", "release", "ready", "peek", "spill_to", "set_of", "limit", "usage", "keys",
-        "status", "listen", "close",
+        "lookup",
+        "load",
+        "save",
+        "remove",
+        "release",
+        "release_keys",
+        "ready",
+        "peek",
+        "spill_to",
+        "set_of",
+        "limit",
+        "usage",
+        "keys",
+        "status",
+        "listen",
+        "close",
     ];
     assert_eq!(*inner.calls(), expected);
 }
@@ -99,6 +114,10 @@ impl Tier for Recorder {
 
     fn release(&self, _: HoldId) {
         self.note("release");
+    }
+
+    fn release_keys(&self, _: HoldId, _: &[Digest]) {
+        self.note("release_keys");
     }
 
     fn ready(&self, _: &Ctx) -> Ticket<Result<(), Error>> {

@@ -252,6 +252,10 @@ impl Tier for FaultTier {
         self.inner.release(hold);
     }
 
+    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
+        self.inner.release_keys(hold, keys);
+    }
+
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         self.inner.ready(ctx)
     }

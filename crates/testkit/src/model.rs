@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Batch, Caps, Ctx, Cursor, Done, Error, ErrorKind, Gate, GateLimits, GateStats, Hold, HoldId, Key, KeyPage,
+    Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, GateStats, Hold, HoldId, Key, KeyPage,
     Listener, Listeners, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot,
     Status, Ticket, Tier, Timekeeper, Usage,
 };
@@ -244,6 +244,10 @@ impl Tier for ModelTier {
 
     fn release(&self, hold: HoldId) {
         self.shared.store().release(hold);
+    }
+
+    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
+        self.shared.store().release_keys(hold, keys);
     }
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {

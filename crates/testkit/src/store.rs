@@ -130,6 +130,16 @@ impl Store {
         self.holds.remove(&hold);
     }
 
+    pub fn release_keys(&mut self, hold: HoldId, keys: &[Digest]) {
+        let Some((_, held)) = self.holds.get_mut(&hold) else { return };
+        for key in keys {
+            held.iter().position(|own| own == key).map(|place| held.remove(place));
+        }
+        if held.is_empty() {
+            self.holds.remove(&hold);
+        }
+    }
+
     pub fn remove(&mut self, keys: &[Key]) -> Removed {
         let mut counts = Removed::default();
         for key in keys {

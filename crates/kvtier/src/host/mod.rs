@@ -212,6 +212,10 @@ impl Tier for HostTier {
         self.chunks().index.release(kvtier_index::HoldId::from_u64(hold.0));
     }
 
+    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
+        self.chunks().index.release_keys(kvtier_index::HoldId::from_u64(hold.0), keys);
+    }
+
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         Ticket::now(self.gate(ctx))
     }

@@ -49,6 +49,11 @@ impl Holds {
     pub fn take(&self, id: HoldId) -> Parts {
         self.lock().all.remove(&id.0).map(|(_, parts)| parts).unwrap_or_default()
     }
+
+    /// What a hold stands for, nothing if it is unknown.
+    pub fn parts(&self, id: HoldId) -> Parts {
+        self.lock().all.get(&id.0).map(|(_, parts)| parts.clone()).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
@@ -59,8 +64,9 @@ mod tests {
     fn a_hold_is_taken_once_and_expired_ones_make_room() {
         let holds = Holds::default();
         let id = holds.keep(vec![(0, HoldId(7))], Duration::MAX).unwrap();
+        assert_eq!(holds.parts(id), [(0, HoldId(7))]);
         assert_eq!(holds.take(id), [(0, HoldId(7))]);
-        assert!(holds.take(id).is_empty());
+        assert!(holds.parts(id).is_empty() && holds.take(id).is_empty());
         (0..HOLDS_MAX).for_each(|_| assert!(holds.keep(vec![], Duration::ZERO).is_ok()));
         assert!(holds.keep(vec![(1, HoldId(1))], Duration::from_secs(60)).is_ok());
         (1..HOLDS_MAX).for_each(|_| assert!(holds.keep(vec![], Duration::from_secs(60)).is_ok()));

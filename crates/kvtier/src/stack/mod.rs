@@ -286,6 +286,13 @@ impl Tier for Stack {
         self.inner.release(self.inner.holds.take(hold));
     }
 
+    /// In each tier that holds some of them.
+    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
+        for (tier, part) in self.inner.holds.parts(hold) {
+            self.inner.tiers[tier].release_keys(part, keys);
+        }
+    }
+
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let ticket = self.gate.ready(ctx.deadline);
         self.clock.at(ctx.deadline, &self.gate.expiry());

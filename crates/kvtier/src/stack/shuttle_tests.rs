@@ -99,6 +99,8 @@ impl Tier for Slow {
 
     fn release(&self, _: HoldId) {}
 
+    fn release_keys(&self, _: HoldId, _: &[Digest]) {}
+
     fn ready(&self, _: &Ctx) -> Ticket<Result<(), Error>> {
         Ticket::now(Ok(()))
     }

@@ -226,6 +226,10 @@ impl Tier for Probe {
         self.below.release(hold);
     }
 
+    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
+        self.below.release_keys(hold, keys);
+    }
+
     fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
         self.below.set_of(key)
     }

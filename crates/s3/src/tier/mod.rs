@@ -262,6 +262,10 @@ impl Tier for S3Tier {
         self.shared.books().index.release(kvtier_index::HoldId::from_u64(hold.0));
     }
 
+    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
+        self.shared.books().index.release_keys(kvtier_index::HoldId::from_u64(hold.0), keys);
+    }
+
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let ticket = self.shared.gate.ready(ctx.deadline);
         self.clock.at(ctx.deadline, &self.shared.gate.expiry());

@@ -48,6 +48,26 @@ pub fn two_holds_are_both_needed_to_end(make: &dyn Fn() -> Fixture) {
     assert_eq!(f.remove(&keys), Removed::new(1, 0, 0));
 }
 
+/// A hold on several chunks is given back chunk by chunk: what was given back goes at once, the others stay.
+pub fn keys_of_a_hold_are_released_one_by_one(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    let keys = f.keys(0..3);
+    f.store(&keys, LEN);
+    let hold = f.hold(&keys, LONG).hold.expect("a hold");
+    f.tier.release_keys(hold, &[*keys[0].digest(), *f.key(9).digest()]);
+    assert_eq!(f.remove(&f.keys([0])), Removed::new(1, 0, 0), "nobody holds it any more");
+    assert_eq!(f.remove(&f.keys([1, 2])), Removed::new(0, 0, 2));
+    // Given back twice is given back once.
+    f.tier.release_keys(hold, &[*keys[0].digest()]);
+    let second = f.hold(&f.keys([1]), LONG).hold.expect("a hold");
+    f.tier.release_keys(hold, &[*keys[1].digest(), *keys[2].digest()]);
+    assert_eq!(f.remove(&f.keys([1, 2])), Removed::new(1, 0, 1), "another hold has the one");
+    f.tier.release_keys(second, &[*keys[1].digest()]);
+    assert_eq!(f.remove(&f.keys([1])), Removed::new(1, 0, 0));
+    f.tier.release_keys(second, &[*keys[1].digest()]);
+    [hold, second, HoldId(u64::MAX)].into_iter().for_each(|hold| f.tier.release(hold));
+}
+
 /// Without a hit there is no hold.
 pub fn nothing_hit_is_nothing_held(make: &dyn Fn() -> Fixture) {
     let f = make();

@@ -88,6 +88,7 @@ macro_rules! promises {
             holds::a_hold_keeps_from_remove_until_released,
             holds::a_hold_expires,
             holds::two_holds_are_both_needed_to_end,
+            holds::keys_of_a_hold_are_released_one_by_one,
             holds::nothing_hit_is_nothing_held,
             holds::an_unknown_hold_is_released_without_harm,
             holds::a_hold_keeps_from_eviction,
