@@ -5,6 +5,7 @@
 mod common;
 
 use std::io::{Read, Write};
+use std::sync::Arc;
 
 use common::host;
 use kvtier::file::{FileConfig, FileTier};
@@ -56,6 +57,10 @@ fn a_stack_that_is_served_shows_what_happened() {
     (0..20).for_each(|n| assert_eq!(common::save(&*opened.top, &arena, n, 100_000), Saved::Stored));
     (0..20).for_each(|n| assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000)));
     assert_eq!(common::load(&*opened.top, &arena, 99, 100_000), common::ABSENT);
+    // The host tier has room for the newest ten; what it lacks is asked of the files.
+    let keys: Arc<[Key]> = (10..30).map(common::key).collect();
+    let found = opened.top.lookup(&common::ctx(), keys, Mode::Each, Hold::None).wait().unwrap();
+    assert_eq!(found.found.iter().filter(|found| found.is_hit()).count(), 10);
     let server = metrics::Server::start("127.0.0.1:0", opened.shown().to_vec()).unwrap();
     let text = get(&server, "/metrics");
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
@@ -68,6 +73,10 @@ fn a_stack_that_is_served_shows_what_happened() {
         &format!("kvtier_tenant_used_bytes{{tier=\"host\",tenant=\"{}\"}}", metrics::tenant_label("tests")),
         "kvtier_op_seconds_count{tier=\"stack\",op=\"load\"} 21",
         "kvtier_cost_dollars_total{tier=\"file\"} 0",
+        "kvtier_lookup_keys_total{tier=\"stack\"} 20",
+        "kvtier_lookup_hits_total{tier=\"stack\"} 10",
+        "kvtier_lookup_keys_total{tier=\"host\"} 20",
+        "kvtier_lookup_hits_total{tier=\"file\"}",
         "# TYPE kvtier_op_seconds histogram",
     ] {
         assert!(text.lines().any(|shown| shown.starts_with(line)), "{line}\n{text}");

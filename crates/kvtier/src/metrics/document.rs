@@ -27,7 +27,9 @@ label `tier`, the tier's name. Written from `crates/kvtier/src/metrics` by its t
 dashboard of them.
 
 `kvtier replay --metrics 127.0.0.1:9464` serves them at `/metrics` while it runs; so does `kvtier::metrics::Server` in any program, and
-`kvtier::metrics::record` gives them to the `metrics` facade (feature `metrics`).
+`kvtier::metrics::record` gives them to the `metrics` facade (feature `metrics`). In Python `metrics=\"127.0.0.1:9464\"` beside `tiers` serves
+them, and `Store.status().tiers` has them tier by tier. The hit ratio is `kvtier_lookup_hits_total / kvtier_lookup_keys_total`: who looks keys
+up before loading them never loads what is not there, so that hits and misses of loads say nothing of it.
 
 | tier | counter | in Prometheus | unit | stability | meaning |
 |---|---|---|---|---|---|

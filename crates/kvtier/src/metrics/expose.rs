@@ -128,7 +128,7 @@ pub fn prometheus(tiers: &[Shown]) -> String {
 pub(super) const TIMES: &str = "kvtier_op_seconds";
 
 /// What is no counter of a tier: name, unit, meaning.
-pub(super) const BESIDE: [(&str, &str, &str); 7] = [
+pub(super) const BESIDE: [(&str, &str, &str); 9] = [
     ("kvtier_healthy", "1 or 0", "whether the tier takes and answers work"),
     ("kvtier_chunks", "chunks", "chunks that are there"),
     ("kvtier_used_bytes", "bytes", "what is there, whoever wrote it; not shown while unknown"),
@@ -143,6 +143,12 @@ pub(super) const BESIDE: [(&str, &str, &str); 7] = [
         "dollars",
         "what requests and traffic cost by the price table; not shown without one",
     ),
+    (
+        "kvtier_lookup_keys_total",
+        "keys",
+        "keys whose lookup was answered with hit or miss; a tier of a stack is asked for what the tiers above it do not have; `lookup_keys` in `status()`",
+    ),
+    ("kvtier_lookup_hits_total", "keys", "those of them that were there; `lookup_hits` in `status()`"),
     (TIMES, "seconds", "histogram: how long a batch takes from the call to the answer; label `op`"),
 ];
 

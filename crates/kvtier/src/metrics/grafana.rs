@@ -5,7 +5,15 @@ use std::fmt::Write as _;
 /// Title, unit and queries with their legends, one panel each.
 const PANELS: &[(&str, &str, &[(&str, &str)])] = &[
     (
-        "Hit ratio of loads",
+        "Hit ratio of lookups",
+        "percentunit",
+        &[(
+            "sum by (tier) (rate(kvtier_lookup_hits_total[$__rate_interval])) / sum by (tier) (rate(kvtier_lookup_keys_total[$__rate_interval]))",
+            "{{tier}}",
+        )],
+    ),
+    (
+        "Loads that were hits, of all loads",
         "percentunit",
         &[(
             "sum by (tier) (rate(kvtier_hits_total[$__rate_interval])) / (sum by (tier) (rate(kvtier_hits_total[$__rate_interval])) + sum by (tier) (rate(kvtier_misses_total[$__rate_interval])))",

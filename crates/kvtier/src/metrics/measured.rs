@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kvtier_core::{
     Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, Mode,
-    Observe, Removed, Save, Saved, Spill, Status, Ticket, Tier, Usage, View,
+    Observe, Presence, Removed, Save, Saved, Spill, Status, Ticket, Tier, Usage, View,
 };
 
 /// The upper ends of the buckets: powers of four from 16 µs to 17 s.
@@ -29,13 +29,15 @@ pub struct Times {
     sum_us: AtomicU64,
 }
 
-/// How long a tier's batches took, from the call to the answer.
+/// How long a tier's batches took, from the call to the answer, and what its lookups found.
 #[derive(Debug, Default)]
 pub struct Meter {
     lookup: Times,
     load: Times,
     save: Times,
     remove: Times,
+    lookup_keys: AtomicU64,
+    lookup_hits: AtomicU64,
 }
 
 /// Measures a tier; all else is the tier's own.
@@ -93,6 +95,20 @@ impl Meter {
         [("lookup", &self.lookup), ("load", &self.load), ("save", &self.save), ("remove", &self.remove)]
     }
 
+    /// Counts a lookup's keys. Those behind the end of a prefix, and those of which nobody knows whether they are there, were not answered.
+    fn looked_up(&self, found: &[Presence]) {
+        let hits = found.iter().filter(|one| one.is_hit()).count() as u64;
+        let misses = found.iter().filter(|one| **one == Presence::Miss).count() as u64;
+        self.lookup_keys.fetch_add(hits + misses, Ordering::Relaxed);
+        self.lookup_hits.fetch_add(hits, Ordering::Relaxed);
+    }
+
+    /// The counters of lookups, by name: keys that were answered, and those of them that were there.
+    pub fn lookups(&self) -> [(&'static str, u64); 2] {
+        let [keys, hits] = [&self.lookup_keys, &self.lookup_hits].map(|count| count.load(Ordering::Relaxed));
+        [("lookup_keys", keys), ("lookup_hits", hits)]
+    }
+
     pub(super) fn expose(&self, name: &str, labels: &str, out: &mut String) {
         for (verb, times) in self.verbs() {
             times.expose(name, &format!("{labels},op=\"{verb}\""), out);
@@ -106,7 +122,9 @@ impl Tier for Measured {
     }
 
     fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
-        self.timed(|meter| &meter.lookup, |tier| tier.lookup(ctx, keys, mode, hold))
+        let meter = Arc::clone(&self.meter);
+        let asked = self.timed(|meter| &meter.lookup, |tier| tier.lookup(ctx, keys, mode, hold));
+        asked.then_look(move |answer| answer.iter().for_each(|answer| meter.looked_up(&answer.found)))
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
@@ -167,8 +185,11 @@ impl Observe for Measured {
         self.inner.listen(listener);
     }
 
+    /// With what its lookups found.
     fn status(&self) -> Status {
-        self.inner.status()
+        let mut status = self.inner.status();
+        status.counters.extend(self.meter.lookups());
+        status
     }
 }
 
@@ -179,6 +200,14 @@ mod tests {
     #[test]
     fn all_else_is_the_tiers_own() {
         kvtier_testkit::passes_everything_on(|inner| Measured::around(inner).0);
+    }
+
+    #[test]
+    fn lookups_count_the_keys_that_were_answered() {
+        let meter = Meter::default();
+        meter.looked_up(&[Presence::Hit { len: 1 }, Presence::Miss, Presence::Unknown, Presence::Unknown]);
+        meter.looked_up(&[Presence::Hit { len: 1 }]);
+        assert_eq!(meter.lookups(), [("lookup_keys", 3), ("lookup_hits", 2)]);
     }
 
     #[test]
