@@ -208,7 +208,7 @@ fn what_a_plugin_asks_of_its_stack_counts_and_what_nobody_knows_is_said() {
         text(&out.stdout) + &text(&out.stderr)
     };
     let tiers = r#""tiers":[{"type":"host","bytes":1},{"type":"host","bytes":1,"write":"back"}]"#;
-    let said = plugin(&format!(r#"{{{tiers},"dirty_max":"1GiB","timeout_seconds":5}}"#));
+    let said = plugin(&format!(r#"{{{tiers},"dirty_max":"1GiB","timeout_seconds":5,"metrics":"127.0.0.1:9464"}}"#));
     assert!(said.contains("write back"), "{said}");
     let said = plugin(&format!(r#"{{{tiers},"dirty_mac":"1GiB"}}"#));
     assert!(said.contains("adapter_params: dirty_mac") && said.contains("dirty_max"), "{said}");

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier::config::lmcache::{Inputs, LmcacheConfig};
-use kvtier::config::{Adapter, Config, Value};
-use kvtier::core::Error;
+use kvtier::config::{Adapter, Config, KeyMode, Opened, Reading, Value};
+use kvtier::core::{Error, ErrorKind};
+use kvtier::metrics::Server;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::end::whole;
+use crate::log;
 use crate::store::{Settings, Spelling, Store};
 
 /// What names the tiers.
@@ -44,40 +46,103 @@ impl Source {
         }
     }
 
-    fn config(&self) -> Result<Config, Error> {
-        match self {
-            Source::Tiers(text) => Config::from_text(text, "tiers"),
-            Source::File(path) => Config::read(path.as_ref()),
-            Source::Adapter(text) => Adapter::params(text, "adapter_params"),
+    /// The tiers, and warnings about what names them.
+    fn read(&self) -> Result<(Config, Vec<String>), Error> {
+        let config = match self {
+            Source::Tiers(text) => Config::from_text(text, "tiers")?,
+            Source::File(path) => {
+                let read = Reading::new().file(path.as_ref())?;
+                return Ok((read.config, read.notes));
+            }
+            Source::Adapter(text) => Adapter::params(text, "adapter_params")?,
             Source::Engine(text) => {
                 let inputs = Inputs::new().with_override("local_cpu", Value::Bool(false));
-                Ok(LmcacheConfig::read(&inputs.with_overrides(text)?)?.stack(0)?.config)
+                LmcacheConfig::read(&inputs.with_overrides(text)?)?.stack(0)?.config
             }
-        }
+        };
+        Ok((config, Vec::new()))
     }
 }
 
-/// Opens the tiers, for keys as the settings say.
-pub fn open(py: Python<'_>, source: &Source, settings: &Settings) -> PyResult<Store> {
+/// How to open tiers, and what to make of them.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How the store behaves.
+    pub store: Settings,
+    /// Which keys it takes; `None` for those that the tiers have names for.
+    pub spelling: Option<Spelling>,
+    /// The address at which the tiers' metrics are served, if they are.
+    pub metrics: Option<String>,
+}
+
+/// Tiers that were opened.
+struct Started {
+    opened: Opened,
+    spelling: Spelling,
+    notes: Vec<String>,
+}
+
+/// Opens the tiers, and serves their metrics where that is asked for.
+pub fn open(py: Python<'_>, source: &Source, options: &Options) -> PyResult<Store> {
     if let Source::File(path) = source {
         std::fs::File::open(path).map_err(|e| PyOSError::new_err(format!("cannot read {path}: {e}")))?;
     }
-    let opened = py.detach(|| {
-        let config = source.config()?;
-        match settings.spelling {
-            Spelling::Mp => {
-                config.with_namespace(&Arc::new(Store::namespace_of("", settings).with_salts_as_tenants())).open()
-            }
-            // Names of buckets are read right only when a key has told how its model is spelled: its namespace comes with it.
-            Spelling::Engine => config.open(),
+    let started = py.detach(|| start(source, options)).map_err(|e| PyValueError::new_err(whole(&e)))?;
+    started.notes.iter().for_each(|note| log::write(py, "warning", note));
+    let server = options.metrics.as_deref().map(|address| serve(py, address, &started.opened)).transpose()?;
+    Ok(Store::new(started.opened, Settings { spelling: started.spelling, ..options.store }, server))
+}
+
+fn start(source: &Source, options: &Options) -> Result<Started, Error> {
+    let (config, notes) = source.read()?;
+    let spelling = spelling(&config, options.spelling)?;
+    let settings = Settings { spelling, ..options.store };
+    let opened = match spelling {
+        Spelling::Mp => {
+            config.with_namespace(&Arc::new(Store::namespace_of("", &settings).with_salts_as_tenants())).open()
         }
-    });
-    opened.map(|opened| Store::new(opened, *settings)).map_err(|e| PyValueError::new_err(whole(&e)))
+        // Names of buckets are read right only when a key has told how its model is spelled: its namespace comes with it.
+        Spelling::Engine => config.open(),
+    };
+    Ok(Started { opened: opened?, spelling, notes })
+}
+
+/// Which keys a store over these tiers takes: those that are asked for, else those that the tiers have names for, else our own.
+fn spelling(config: &Config, asked: Option<Spelling>) -> Result<Spelling, Error> {
+    let named = match config.key_mode()? {
+        Some(KeyMode::MultiProcess) => Some(Spelling::Mp),
+        Some(KeyMode::InProcess) => Some(Spelling::Engine),
+        _ => None,
+    };
+    match (asked, named) {
+        (Some(asked), Some(named)) if asked != named => {
+            let (has, gets, layout) = match named {
+                Spelling::Mp => ("multi-process", "in-process", "lmcache"),
+                Spelling::Engine => ("in-process", "multi-process", "lmcache-mp"),
+            };
+            let what = format!(
+                "the layout of these tiers has names for keys of LMCache's {has} mode alone, and they get keys of its {gets} mode: write \
+                 layout {layout} or kvtier"
+            );
+            Err(Error::new(ErrorKind::Invalid, what))
+        }
+        (asked, named) => Ok(asked.or(named).unwrap_or(Spelling::Mp)),
+    }
+}
+
+fn serve(py: Python<'_>, address: &str, opened: &Opened) -> PyResult<Server> {
+    let server = py.detach(|| Server::start(address, opened.shown().to_vec())).map_err(|e| {
+        PyOSError::new_err(format!(
+            "cannot serve metrics at {address:?}: {e}; name a free address such as 127.0.0.1:9464"
+        ))
+    })?;
+    log::write(py, "info", &format!("metrics at http://{}/metrics", server.address()));
+    Ok(server)
 }
 
 /// How a store behaves, where that is not said otherwise: as LMCache's connector wants it.
-pub fn settings(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Settings> {
-    let mut settings = Settings {
+pub fn options(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
+    let settings = Settings {
         timeout: Duration::from_secs(30),
         // So long LMCache keeps memory for a load at most; then it gives it to others by itself.
         home: Duration::from_secs(600),
@@ -86,6 +151,8 @@ pub fn settings(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Settings> {
         spelling: Spelling::Mp,
         partial: false,
     };
+    let mut options = Options { store: settings, spelling: None, metrics: None };
+    let settings = &mut options.store;
     for (name, value) in keywords.into_iter().flatten() {
         match name.extract::<&str>()? {
             "timeout_seconds" => settings.timeout = seconds("timeout_seconds", value.extract()?)?,
@@ -93,12 +160,13 @@ pub fn settings(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Settings> {
             "hold_seconds" => settings.hold = seconds("hold_seconds", value.extract()?)?,
             "load_releases" => settings.load_releases = value.extract()?,
             "partial" => settings.partial = value.extract()?,
-            "engine_keys" if value.extract()? => settings.spelling = Spelling::Engine,
-            "engine_keys" => settings.spelling = Spelling::Mp,
+            "engine_keys" if value.extract()? => options.spelling = Some(Spelling::Engine),
+            "engine_keys" => options.spelling = Some(Spelling::Mp),
+            "metrics" => options.metrics = value.extract()?,
             other => return Err(PyTypeError::new_err(format!("no setting is called {other}"))),
         }
     }
-    Ok(settings)
+    Ok(options)
 }
 
 /// A time above 0.

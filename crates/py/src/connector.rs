@@ -8,13 +8,14 @@ use kvtier::core::Mode;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::config::{self, Options};
 use crate::desk::Desk;
 use crate::end::End;
 use crate::handle::Handle;
 use crate::name::Name;
-use crate::store::Store;
+use crate::store::{Spelling, Store};
 use crate::work::How;
-use crate::{buffer, config};
+use crate::{buffer, log};
 
 /// At most this many errors are logged a second; the others are counted.
 const LINES_MAX: u32 = 16;
@@ -47,8 +48,9 @@ impl Connector {
     #[new]
     #[pyo3(signature = (source, **settings))]
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let settings = config::settings(settings)?;
-        let store = config::open(source.py(), &config::Source::of(source)?, &settings)?;
+        // LMCache's wrapper spells keys of its multi-process mode.
+        let options = Options { spelling: Some(Spelling::Mp), ..config::options(settings)? };
+        let store = config::open(source.py(), &config::Source::of(source)?, &options)?;
         Ok(Connector {
             desk: Desk::new(Handle::new(Arc::new(store)))?,
             said: Mutex::new(Said { since: Instant::now(), lines: 0, unsaid: 0 }),
@@ -72,7 +74,7 @@ impl Connector {
         self.desk.submit_with(py, keys, lent, |store, keys, into| store.load(keys, into, How::of(true, false)), each)
     }
 
-    /// Which keys are there. What is found stays for 60 s, or until it is loaded.
+    /// Which keys are there. Each that is found stays for 60 s, or until it is loaded.
     fn submit_batch_exists(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<u64> {
         // A lookup that could not be made is a miss for each, which LMCache takes only from a good end.
         let tell = |end| {
@@ -91,8 +93,7 @@ impl Connector {
     fn drain_completions(&self, py: Python<'_>) -> PyResult<Vec<Completion>> {
         let ends = self.desk.drain(py)?;
         for (id, (_, error, _)) in ends.iter().filter(|(_, (_, error, _))| !error.is_empty()) {
-            // A log that raises must not cost those who wait for these ends.
-            self.warn(py, *id, error).unwrap_or_else(|e| e.write_unraisable(py, None));
+            self.warn(py, *id, error);
         }
         Ok(ends.into_iter().map(|(id, (ok, error, each))| (id, ok, error, each)).collect())
     }
@@ -121,7 +122,7 @@ impl fmt::Debug for Connector {
 
 impl Connector {
     /// Logs an error, since LMCache drops a completion's text.
-    fn warn(&self, py: Python<'_>, id: u64, error: &str) -> PyResult<()> {
+    fn warn(&self, py: Python<'_>, id: u64, error: &str) {
         let unsaid = {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
             if said.since.elapsed() >= Duration::from_secs(1) {
@@ -129,13 +130,13 @@ impl Connector {
             }
             if said.lines == LINES_MAX {
                 said.unsaid += 1;
-                return Ok(());
+                return;
             }
             said.lines += 1;
             std::mem::take(&mut said.unsaid)
         };
-        let log = PyModule::import(py, "logging")?.call_method1("getLogger", ("kvtier",))?;
-        log.call_method1("warning", ("batch %d: %s (and %d unsaid before it)", id, error, unsaid)).map(drop)
+        // A log that raises must not cost those who wait for these ends.
+        log::write(py, "warning", &format!("batch {id}: {error} (and {unsaid} unsaid before it)"));
     }
 }
 

@@ -53,6 +53,7 @@ impl Handle {
     /// what it was given.
     pub fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.check()?;
+        py.detach(|| self.store.stop_metrics());
         let longest = self.store.settings.timeout.saturating_add(FAREWELL_MAX);
         match wait_until(py, self.store.tier().close(), Instant::now().checked_add(longest))? {
             Some(ended) => ended.map_err(|e| PyRuntimeError::new_err(whole(&e))),

@@ -8,7 +8,18 @@ use kvtier::core::{Digest, HoldId};
 /// No hold lasts longer: the clock ends somewhere.
 const LASTS_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// The holds of one store. Every hold is released when its last key was let go, or ends by itself.
+/// Keys of one hold that nobody needs any more.
+#[derive(Debug)]
+pub struct LetGo {
+    /// The hold.
+    pub hold: HoldId,
+    /// Of these keys.
+    pub keys: Vec<Digest>,
+    /// Whether it keeps no other key.
+    pub is_all: bool,
+}
+
+/// The holds of one store. A hold is released key by key, with its last key as a whole, or ends by itself.
 #[derive(Debug, Default)]
 pub struct Holds {
     lasts: Duration,
@@ -36,22 +47,39 @@ impl Holds {
         self.ends.insert((end, hold.0), keys);
     }
 
-    /// Whoever looked `key` up needs it no more. Answers the hold to release, if it was that one's last key.
-    pub fn let_go(&mut self, key: &Digest, now: Instant) -> Option<HoldId> {
+    /// Ends the oldest hold of each key. Answers what to release, hold by hold.
+    pub fn let_go<'k>(&mut self, keys: impl IntoIterator<Item = &'k Digest>, now: Instant) -> Vec<LetGo> {
         self.forget_ended(now);
+        let mut all: HashMap<HoldId, LetGo> = HashMap::new();
+        for key in keys {
+            let Some(hold) = self.pop(key) else { continue };
+            let one = all.entry(hold).or_insert_with(|| LetGo { hold, keys: Vec::new(), is_all: false });
+            one.keys.push(*key);
+            one.is_all = self.count_down(hold);
+        }
+        all.into_values().collect()
+    }
+
+    /// The oldest hold of this key.
+    fn pop(&mut self, key: &Digest) -> Option<HoldId> {
         let holds = self.by_key.get_mut(key)?;
-        let hold = holds.pop_front()?;
+        let hold = holds.pop_front();
         if holds.is_empty() {
             self.by_key.remove(key);
         }
-        let (left, end) = self.left.get_mut(&hold)?;
+        hold
+    }
+
+    /// One key of this hold was let go. Answers whether it was the last.
+    fn count_down(&mut self, hold: HoldId) -> bool {
+        let Some((left, end)) = self.left.get_mut(&hold) else { return true };
         *left -= 1;
         if *left > 0 {
-            return None;
+            return false;
         }
         self.ends.remove(&(*end, hold.0));
         self.left.remove(&hold);
-        Some(hold)
+        true
     }
 
     fn forget_ended(&mut self, now: Instant) {

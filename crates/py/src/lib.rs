@@ -15,6 +15,7 @@ mod holds;
 mod inbox;
 mod listing;
 mod loan;
+mod log;
 mod name;
 mod store;
 mod tiers;

@@ -1,14 +1,16 @@
 //! The tiers as Python sees them: keys by their names, holds by their keys.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier::config::Opened;
 use kvtier::core::{Class, Ctx, Digest, HoldId, Key, Namespace, Tier};
 use kvtier::key::{KeyId, ObjectKey};
+use kvtier::metrics::Server;
 
-use crate::holds::Holds;
+use crate::holds::{Holds, LetGo};
 use crate::loan::{Busy, Clock};
 use crate::name::Name;
 
@@ -46,6 +48,8 @@ pub struct Settings {
 /// Open tiers.
 #[derive(Debug)]
 pub struct Store {
+    /// Serves the tiers' metrics, where that was asked for, until the store is closed.
+    server: Mutex<Option<Server>>,
     pub opened: Opened,
     pub settings: Settings,
     /// The memory that loads write into.
@@ -61,9 +65,31 @@ pub type Named = Result<Key, String>;
 
 impl Store {
     /// Over these tiers.
-    pub fn new(opened: Opened, settings: Settings) -> Self {
-        let holds = Mutex::new(Holds::lasting(settings.hold));
-        Store { opened, settings, busy: Arc::default(), clock: Clock::default(), namespaces: Mutex::default(), holds }
+    pub fn new(opened: Opened, settings: Settings, server: Option<Server>) -> Self {
+        Store {
+            server: Mutex::new(server),
+            opened,
+            settings,
+            busy: Arc::default(),
+            clock: Clock::default(),
+            namespaces: Mutex::default(),
+            holds: Mutex::new(Holds::lasting(settings.hold)),
+        }
+    }
+
+    /// Where its metrics are served; `None` where they are not.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.server().as_ref().map(Server::address)
+    }
+
+    /// Serves no metrics any more.
+    pub fn stop_metrics(&self) {
+        let server = self.server().take();
+        drop(server);
+    }
+
+    fn server(&self) -> MutexGuard<'_, Option<Server>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All tiers as one.
@@ -134,11 +160,11 @@ impl Store {
 
     /// Ends one hold of each key; unknown ones are fine.
     pub fn release<'k>(&self, keys: impl IntoIterator<Item = &'k Digest>) {
-        let now = Instant::now();
-        for key in keys {
-            let over = self.holds().let_go(key, now);
-            if let Some(hold) = over {
-                self.tier().release(hold);
+        let let_go = self.holds().let_go(keys, Instant::now());
+        for LetGo { hold, keys, is_all } in let_go {
+            match is_all {
+                true => self.tier().release(hold),
+                false => self.tier().release_keys(hold, &keys),
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::end::{End, whole};
 use crate::handle::Handle;
 use crate::listing::Listing;
 use crate::name::Name;
-use crate::store::{Named, Store};
+use crate::store::{Named, Spelling, Store};
 use crate::unlocked::unlocked;
 use crate::wait::{wait, wait_home};
 use crate::work::How;
@@ -27,6 +27,18 @@ use crate::work::How;
 type Ended = (Option<(String, String)>, Vec<i64>);
 /// Bytes used, the cap in bytes, chunks; and per tenant its name, bytes and chunks.
 type Usage = (Option<u64>, Option<u64>, u64, Vec<(String, u64, u64)>);
+
+/// One tier's state. Python gets it as a dict.
+#[derive(IntoPyObject)]
+struct TierStatus {
+    name: String,
+    healthy: bool,
+    reasons: Vec<String>,
+    counters: Vec<(&'static str, u64)>,
+    used_bytes: Option<u64>,
+    capacity_bytes: Option<u64>,
+    chunks: u64,
+}
 
 /// Tiers that are open, as one.
 #[pyclass(frozen, module = "kvtier._native")]
@@ -38,8 +50,8 @@ impl Tiers {
     #[new]
     #[pyo3(signature = (source, **settings))]
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let settings = config::settings(settings)?;
-        let store = config::open(source.py(), &config::Source::of(source)?, &settings)?;
+        let options = config::options(settings)?;
+        let store = config::open(source.py(), &config::Source::of(source)?, &options)?;
         Ok(Tiers(Handle::new(Arc::new(store))))
     }
 
@@ -93,6 +105,36 @@ impl Tiers {
         self.0.check()?;
         let status = py.detach(|| self.0.tier().status());
         Ok((status.healthy, status.reasons, status.counters))
+    }
+
+    /// The same for each tier, with its name and how full it is, the fastest first.
+    fn tier_status(&self, py: Python<'_>) -> PyResult<Vec<TierStatus>> {
+        self.0.check()?;
+        let of = |tier: &Arc<dyn kvtier::Tier>| {
+            let (status, usage) = (tier.status(), tier.usage());
+            TierStatus {
+                name: tier.caps().name.to_string(),
+                healthy: status.healthy,
+                reasons: status.reasons,
+                counters: status.counters,
+                used_bytes: usage.used_bytes,
+                capacity_bytes: usage.capacity_bytes,
+                chunks: usage.chunks,
+            }
+        };
+        Ok(py.detach(|| self.0.opened.tiers.iter().map(of).collect()))
+    }
+
+    /// Where metrics are served, as `HOST:PORT`; `None` where they are not.
+    #[getter]
+    fn metrics_address(&self) -> Option<String> {
+        self.0.metrics_address().map(|address| address.to_string())
+    }
+
+    /// Whether keys are those of LMCache's in-process mode.
+    #[getter]
+    fn takes_engine_keys(&self) -> bool {
+        self.0.settings.spelling == Spelling::Engine
     }
 
     /// The keys that are there now, to be read page by page.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvtier::core::{
-    Class, Digest, ErrorKind, Hold, Key, Load, Loaded, Mode, Presence, Save, Saved, ShedReason, TierExt,
+    Class, Digest, ErrorKind, Hold, Key, Load, Loaded, MissReason, Mode, Presence, Save, Saved, ShedReason, TierExt,
 };
 use kvtier::{Lease, View};
 
@@ -57,22 +57,46 @@ impl Store {
         let at: Vec<(usize, u64)> = at.into_iter().zip(ops.iter().map(|(_, into)| len(into))).collect();
         let ops = ops.into_iter().map(|(key, into)| Load { key, into }).collect();
         let done = self.tier().load_waiting(&self.ctx(how.class), ops).await;
+        let (mut loaded, mut too_long) = (Vec::with_capacity(done.len()), Vec::new());
         for ((at, wanted), done) in at.into_iter().zip(done) {
-            let digest = done.op.key.digest();
+            let digest = *done.op.key.digest();
+            loaded.push(digest);
             match done.result {
                 Ok(Loaded::Hit { len }) if len == wanted || !how.exact => end.answers[at] = len.cast_signed(),
                 Ok(Loaded::Hit { len }) => {
                     let text = format!("the chunk {digest} has {len} bytes, {wanted} were wanted");
                     end.bad(ErrorKind::Invalid, text);
                 }
+                Ok(Loaded::Miss(MissReason::Length)) => too_long.push((done.op.key, wanted)),
                 Ok(_) => {}
                 Err(e) => end.error(&e),
             }
-            if self.settings.load_releases {
-                self.release([digest]);
-            }
         }
+        if self.settings.load_releases {
+            self.release(&loaded);
+        }
+        self.note_lengths(&mut end, &too_long).await;
         end
+    }
+
+    /// Says of chunks that did not fit into their memory of so many bytes how long they are.
+    async fn note_lengths(&self, end: &mut End, too_long: &[(Key, u64)]) {
+        let Some((key, wanted)) = too_long.first() else { return };
+        let ctx = self.ctx(Class::Demand);
+        let found = self.tier().lookup_waiting(&ctx, [key.clone()].into(), Mode::Each, Hold::None).await;
+        let len = match found.as_ref().map(|answer| answer.found.as_slice()) {
+            Ok([Presence::Hit { len }]) => format!("has {len} bytes"),
+            _ => "is of another length".to_owned(),
+        };
+        let others = match too_long.len() - 1 {
+            0 => String::new(),
+            others => format!(", and {others} others of the batch fit no better"),
+        };
+        let digest = key.digest();
+        let text = format!(
+            "the chunk {digest} {len} and its buffer {wanted}{others}: pass buffers of the lengths that lookup answers"
+        );
+        end.bad(ErrorKind::Invalid, text);
     }
 
     /// Which keys are there, those after the first miss left out where `mode` says so; where `hold`, they stay for the store's time, or until

@@ -8,6 +8,7 @@ import os
 import tempfile
 import threading
 import unittest
+import urllib.request
 
 import kvtier
 from kvtier import Key, Store, errors
@@ -66,6 +67,47 @@ class Waiting(Case):
         store.save(["m@00000000@0@abcd"], [b"x" * 4096])
         self.assertEqual(store.lookup([Key("m", bytes.fromhex("abcd"))]), [4096])
 
+    def test_what_is_there_is_listed(self):
+        store = self.store()
+        keys = [key(n) for n in range(5)] + [Key("other", b"\0\1", rank=7, group=2)]
+        store.save(keys, [b"x" * 4096 * (n + 1) for n in range(6)])
+        self.assertEqual(dict(store.list()), {one: 4096 * (n + 1) for n, one in enumerate(keys)})
+        self.assertEqual(list(store.list(model="other")), [(keys[5], 4096 * 6)])
+        memory = Store(tiers=[{"type": "host", "bytes": MIB}])
+        self.addCleanup(memory.close)
+        with self.assertRaises(errors.Unsupported):
+            memory.list()
+
+    def test_every_tier_tells_what_it_counted(self):
+        tiers = [{"type": "host", "bytes": 2 * MIB}, {"type": "file", "path": self.dir, "bytes": 64 * MIB, **ENGINE}]
+        store = Store(tiers=tiers)
+        self.addCleanup(store.close)
+        store.save([key(1)], [b"x" * MIB])
+        store.lookup([key(1), key(2), key(3)])
+        host, file = store.status().tiers
+        self.assertEqual((host.name, file.name, file.capacity_bytes), ("host", "file", 64 * MIB))
+        self.assertTrue(host.healthy and file.healthy)
+        self.assertEqual((host.counters["lookup_keys"], host.counters["lookup_hits"]), (3, 1))
+        self.assertEqual((file.counters["lookup_keys"], file.counters["lookup_hits"]), (2, 0), "what memory lacks")
+        self.assertEqual(store.status().counters["lookup_keys"], 3)
+
+    def test_metrics_are_served_until_it_is_closed(self):
+        store = self.store(metrics="127.0.0.1:0")
+        store.save([key(1)], [b"x" * MIB])
+        store.lookup([key(1), key(2)])
+        address = store.metrics_address
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        for line in ['kvtier_lookup_keys_total{tier="file"} 2', 'kvtier_lookup_hits_total{tier="file"} 1', 'kvtier_stored_total{tier="file"} 1']:
+            self.assertIn(line, lines)
+        with self.assertRaisesRegex(OSError, address):
+            Store(tiers=[{"type": "host", "bytes": MIB}], metrics=address)
+        store.close()
+        self.assertIsNone(store.metrics_address)
+        with self.assertRaises(OSError):
+            urllib.request.urlopen(f"http://{address}/metrics", timeout=60)
+        self.assertIsNone(self.store().metrics_address)
+
     def test_usage_and_status(self):
         store = self.store()
         store.save([key(1, "alice")], [b"x" * MIB])
@@ -112,6 +154,44 @@ class Errors(Case):
         store = Store(tiers=[{"type": "host", "bytes": 2 * MIB}])
         self.addCleanup(store.close)
         return store
+
+    def test_a_buffer_that_is_too_small_is_an_error(self):
+        file = self.store()
+        memory = Store(tiers=[{"type": "host", "bytes": 8 * MIB}])
+        self.addCleanup(memory.close)
+        for store in (file, memory):
+            store.save([key(1), key(2)], [b"x" * MIB, b"y" * 4096])
+            into, other = bytearray(MIB - 4096), bytearray(4096)
+            with self.assertRaisesRegex(errors.Invalid, f"{MIB} bytes.*{MIB - 4096}"):
+                store.load([key(1), key(2)], [into, other])
+            self.assertEqual((into, other), (bytearray(MIB - 4096), b"y" * 4096), "the other one is loaded")
+            with self.assertRaises(errors.Invalid):
+                asyncio.run(store.aload([key(1)], [into]))
+
+    def test_wrong_keys_fail_at_once(self):
+        for wrong, kind in [
+            (lambda: Key("m", "text"), TypeError),
+            (lambda: Key(b"m", b"hash"), TypeError),
+            (lambda: Key("m", b"hash", rank="0"), TypeError),
+            (lambda: Key("m", b"hash", rank=-1), ValueError),
+            (lambda: Key("m", b"hash", group=1 << 32), ValueError),
+            (lambda: Key("a@b", b"hash"), ValueError),
+            (lambda: kvtier.EngineKey("m", b"hash", "half"), TypeError),
+        ]:
+            with self.assertRaisesRegex(kind, "Key"):
+                wrong()
+
+    def test_one_key_is_no_list_of_keys(self):
+        store, name = self.store(), str(key(1))
+        store.save([name], [b"x" * 4096])
+        for one in (name, key(1), name.encode()):
+            with self.subTest(type(one)), self.assertRaisesRegex(TypeError, "list"):
+                store.lookup(one)
+        with self.assertRaisesRegex(TypeError, "list"):
+            store.save([name], b"x")
+        with self.assertRaisesRegex(TypeError, "int"):
+            store.lookup([1])
+        self.assertEqual(store.lookup((name, key(1))), [4096, 4096], "a tuple is one")
 
     def test_settings_are_checked(self):
         with self.assertRaisesRegex(ValueError, "either"):

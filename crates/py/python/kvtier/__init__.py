@@ -12,11 +12,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from . import _native, _outer, errors
+from . import _log, _native, _outer, _told, errors
 from ._native import __version__
-from .store import Key, Status, Store, Usage
+from .keys import EngineKey, Key
+from .store import Status, Store, TierStatus, Usage
 
-__all__ = ["Connector", "Key", "Status", "Store", "Usage", "__version__", "errors"]
+__all__ = ["Connector", "EngineKey", "Key", "Status", "Store", "TierStatus", "Usage", "__version__", "errors"]
 
 
 class Connector(_native.Connector):
@@ -24,7 +25,7 @@ class Connector(_native.Connector):
 
     ``tiers`` is a list of specs, the fastest first; ``config`` is the path of a file that holds them. A batch that takes longer than
     ``timeout_seconds`` ends with what it has, as soon as no medium is at its buffers any more
-    (or ten minutes later).
+    (or ten minutes later). At ``metrics``, an address such as ``127.0.0.1:9464``, Prometheus finds the tiers' numbers.
     """
 
     def __new__(
@@ -33,6 +34,12 @@ class Connector(_native.Connector):
         tiers: Optional[Sequence[dict[str, Any]]] = None,
         config: Optional[str] = None,
         timeout_seconds: float = 30.0,
+        metrics: Optional[str] = None,
     ) -> "Connector":
         _outer.refuse_two_capacities(_outer.config_of(sys._getframe().f_back))
-        return super().__new__(cls, {"tiers": tiers, "config": config}, timeout_seconds=timeout_seconds)
+        if "lmcache" in sys.modules:
+            _log.follow_lmcache()
+        source = {"tiers": tiers, "config": config}
+        made = super().__new__(cls, source, timeout_seconds=timeout_seconds, metrics=metrics)
+        _told.opened(made)
+        return made

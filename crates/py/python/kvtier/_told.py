@@ -1,11 +1,10 @@
 """What went wrong, told to the log. Nothing here raises, whatever somebody made of the log: who tells of an end must not lose it."""
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from typing import Optional
 
-logger = logging.getLogger("kvtier")
+from ._log import logger
 
 
 def fault(what: str, fault: Optional[tuple[str, str]]) -> None:
@@ -13,6 +12,12 @@ def fault(what: str, fault: Optional[tuple[str, str]]) -> None:
     if fault is not None:
         with contextlib.suppress(Exception):
             logger.warning("%s: %s: %s", what, *fault)
+
+
+def opened(tiers: object) -> None:
+    """Of tiers that were opened."""
+    with contextlib.suppress(Exception):
+        logger.info("opened %s", tiers)
 
 
 @contextlib.contextmanager

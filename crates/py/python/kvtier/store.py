@@ -2,31 +2,14 @@
 
 import asyncio
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
-from . import _cuda, _native, errors
+from . import _cuda, _native, errors, keys as _keys
 from ._asking import Asking, Ended
-
-
-@dataclass(frozen=True)
-class Key:
-    """Names a chunk: whose model, which rank and object group of it, and the hash of all tokens up to the chunk's end.
-
-    Two salts never see each other's chunks.
-    """
-
-    model: str
-    hash: bytes
-    rank: int = 0
-    group: int = 0
-    salt: str = ""
-
-    def __str__(self) -> str:
-        name = f"{self.model}@{self.rank:08x}@{self.group:x}@{self.hash.hex()}"
-        return f"{name}@{self.salt}" if self.salt else name
+from .keys import AnyKey, EngineKey, Key
 
 
 @dataclass(frozen=True)
@@ -40,16 +23,35 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class TierStatus:
+    """One tier of a store: whether it works, what it counted, and how full it is, ``None`` where nobody knows or there is no cap."""
+
+    name: str
+    healthy: bool
+    reasons: list[str]
+    counters: dict[str, int]
+    used_bytes: Optional[int]
+    capacity_bytes: Optional[int]
+    chunks: int
+
+
+@dataclass(frozen=True)
 class Status:
-    """Whether a store works, and what an operator should know."""
+    """Whether a store works, what an operator should know, and the same of each tier, the fastest first."""
 
     healthy: bool
     reasons: list[str]
     counters: dict[str, int]
+    tiers: list[TierStatus]
 
 
-AnyKey = Union[Key, str]
+# Keys that are read at once where all are listed.
+PAGE = 1000
+
+# A method of the store is called `list`: inside its class the word means that.
 Found = list[Optional[int]]
+Flags = list[bool]
+Names = list[str]
 
 
 class Store:
@@ -62,6 +64,10 @@ class Store:
 
     A call returns when the buffers are the caller's again, also where it took too long, was cancelled, or a signal came: if a medium hangs
     with a buffer, that is up to ten minutes later than ``timeout_seconds``. A second signal is raised at once, and the buffers are then not to be used again.
+
+    ``tiers`` is a list of specs; ``config`` is the path of a file: ours, LMCache's YAML, or objects as ``--l2-adapter`` takes them. Where its tiers
+    have the layout of LMCache's in-process mode, as those of ``remote_url`` and ``gds_path``, keys are ``EngineKey``, else ``Key``; or the text of either.
+    At ``metrics``, an address such as ``127.0.0.1:9464``, Prometheus finds the tiers' numbers until the store is closed; port 0 is any that is free.
     """
 
     def __init__(
@@ -70,45 +76,49 @@ class Store:
         tiers: Optional[Sequence[dict[str, Any]]] = None,
         config: Optional[str] = None,
         timeout_seconds: float = 30.0,
+        metrics: Optional[str] = None,
     ) -> None:
-        self._tiers = _native.Tiers({"tiers": tiers, "config": config}, partial=True, timeout_seconds=timeout_seconds)
+        source = {"tiers": tiers, "config": config}
+        self._tiers = _native.Tiers(source, partial=True, timeout_seconds=timeout_seconds, metrics=metrics)
+        self._is_engine = self._tiers.takes_engine_keys
         self._asking: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Asking]" = weakref.WeakKeyDictionary()
 
-    def save(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> list[bool]:
+    def save(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> Flags:
         """Saves each buffer under its key. Answers what was written, ``False`` being what was there already."""
-        return _written(self._tiers.save(_names(keys), _bytes(buffers)))
+        return _written(self._tiers.save(self._names(keys), _bytes(buffers)))
 
     def load(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> Found:
-        """Loads each chunk into its buffer, which may be longer. Answers the chunk's length in bytes, or ``None`` for a miss."""
-        return _found(self._tiers.load(_names(keys), _bytes(buffers), exact=False))
+        """Loads each chunk into its buffer, which may be longer. Answers the chunk's length in bytes, or ``None`` for a miss. A buffer that is
+        shorter than its chunk is an error."""
+        return _found(self._tiers.load(self._names(keys), _bytes(buffers), exact=False))
 
     def lookup(self, keys: Sequence[AnyKey], *, prefix: bool = False) -> Found:
         """Answers the length in bytes of each chunk that is there, or ``None``. With ``prefix``, nothing is asked behind the first miss."""
-        return _found(self._tiers.lookup(_names(keys), prefix=prefix))
+        return _found(self._tiers.lookup(self._names(keys), prefix=prefix))
 
-    def remove(self, keys: Sequence[AnyKey]) -> list[bool]:
+    def remove(self, keys: Sequence[AnyKey]) -> Flags:
         """Removes chunks. ``False`` is one that somebody holds."""
-        return [answer is not None for answer in _found(self._tiers.remove(_names(keys)))]
+        return [answer is not None for answer in _found(self._tiers.remove(self._names(keys)))]
 
-    async def asave(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> list[bool]:
+    async def asave(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> Flags:
         """As ``save``."""
         ask = self._ask()
-        return _written(await ask.home(ask.queue.save(_names(keys), _bytes(buffers))))
+        return _written(await ask.home(ask.queue.save(self._names(keys), _bytes(buffers))))
 
     async def aload(self, keys: Sequence[AnyKey], buffers: Sequence[Any], *, prefetch: bool = False) -> Found:
         """As ``load``; with ``prefetch``, after those for whom somebody waits now."""
         ask = self._ask()
-        return _found(await ask.home(ask.queue.load(_names(keys), _bytes(buffers), exact=False, prefetch=prefetch)))
+        return _found(await ask.home(ask.queue.load(self._names(keys), _bytes(buffers), exact=False, prefetch=prefetch)))
 
     async def alookup(self, keys: Sequence[AnyKey], *, prefix: bool = False) -> Found:
         """As ``lookup``."""
         ask = self._ask()
-        return _found(await ask.future(ask.queue.lookup(_names(keys), prefix=prefix)))
+        return _found(await ask.future(ask.queue.lookup(self._names(keys), prefix=prefix)))
 
-    async def aremove(self, keys: Sequence[AnyKey]) -> list[bool]:
+    async def aremove(self, keys: Sequence[AnyKey]) -> Flags:
         """As ``remove``."""
         ask = self._ask()
-        return [answer is not None for answer in _found(await ask.future(ask.queue.remove(_names(keys))))]
+        return [answer is not None for answer in _found(await ask.future(ask.queue.remove(self._names(keys))))]
 
     def usage(self) -> Usage:
         """How full it is, whoever wrote it."""
@@ -118,7 +128,22 @@ class Store:
     def status(self) -> Status:
         """Whether it works."""
         healthy, reasons, counters = self._tiers.status()
-        return Status(healthy, reasons, dict(counters))
+        tiers = [TierStatus(**{**tier, "counters": dict(tier["counters"])}) for tier in self._tiers.tier_status()]
+        return Status(healthy, reasons, dict(counters), tiers)
+
+    @property
+    def metrics_address(self) -> Optional[str]:
+        """Where its metrics are served, as ``HOST:PORT``; ``None`` where they are not."""
+        return self._tiers.metrics_address
+
+    def list(self, *, model: Optional[str] = None) -> Iterator[tuple[AnyKey, int]]:
+        """The chunks that the slowest tier has, which all saves reach, whoever saved them: each key and its length in bytes, in no order. Read
+        page by page; what goes meanwhile may be missing. In the layout ``kvtier`` salts are kept as digests only, and chunks with one left out."""
+        try:
+            listing = self._tiers.listing()
+        except NotImplementedError as e:
+            raise errors.Unsupported(str(e)) from None
+        return _listed(listing, self._is_engine, model)
 
     def close(self) -> None:
         """Takes no more work, and waits until all that was taken has ended."""
@@ -135,6 +160,11 @@ class Store:
     def __repr__(self) -> str:
         return f"<kvtier.Store over {self._tiers.name!r}>"
 
+    def _names(self, keys: Sequence[AnyKey]) -> Names:
+        if isinstance(keys, (str, bytes, Key, EngineKey)):
+            raise TypeError(f"keys are a list, not one key: write [{keys!r}]")
+        return [_keys.text(key, self._is_engine) for key in keys]
+
     def _ask(self) -> Asking:
         loop = asyncio.get_running_loop()
         asking = self._asking.get(loop)
@@ -146,12 +176,17 @@ class Store:
         return asking
 
 
-def _names(keys: Sequence[AnyKey]) -> list[str]:
-    return [str(key) for key in keys]
+def _listed(listing: _native.Listing, is_engine: bool, model: Optional[str]) -> Iterator[tuple[AnyKey, int]]:
+    while page := listing.page(PAGE):
+        for name, length in page:
+            if model is None or name.partition("@")[0] == model:
+                yield _keys.parse(name, is_engine), length
 
 
 def _bytes(buffers: Sequence[Any]) -> list[Any]:
     """Torch tensors have no buffer protocol, but NumPy arrays over the same memory, of whatever type of element."""
+    if isinstance(buffers, (bytes, bytearray, memoryview)):
+        raise TypeError(f"buffers are a list, one a key, not one {type(buffers).__name__}: write [buffer]")
     return [buffer if not hasattr(buffer, "data_ptr") else _of_tensor(buffer) for buffer in buffers]
 
 
@@ -167,7 +202,7 @@ def _of_tensor(tensor: Any) -> Any:
     return tensor.detach().view(-1).view(torch.uint8).numpy()
 
 
-def _written(ended: Ended) -> list[bool]:
+def _written(ended: Ended) -> Flags:
     fault, answers = ended
     errors.check(fault)
     return [answer == 1 for answer in answers]

@@ -95,10 +95,21 @@ class Plugin(Case):
         self.lookup(a, [key(1)])
         self.lookup(a, [key(1), key(2)])
         self.load(a, [key(1)], [self.arena.obj(MIB)])
-        for locks, there in [(2, [True, True]), (1, [True, True]), (0, [False, False])]:
+        for locks, there in [(2, [True, True]), (1, [True, False]), (0, [False, False])]:
             a.delete([key(1), key(2)])
-            self.assertEqual(self.there(a, [key(1), key(2)]), there, f"{locks} locks")
+            self.assertEqual(self.there(a, [key(1), key(2)]), there, f"{locks} locks on the first")
             a.submit_unlock([key(1), key(2)][: locks or 1] if locks else [key(99)])
+
+    def test_a_lookup_locks_key_by_key(self):
+        a = self.opened()
+        self.store(a, [key(0), key(1)], [self.arena.obj(MIB, 0), self.arena.obj(MIB, 1)])
+        self.assertEqual(self.lookup(a, [key(0), key(1)]), [True, True])
+        a.submit_unlock([key(0)])
+        a.delete([key(0), key(1)])
+        self.assertEqual(self.there(a, [key(0), key(1)]), [False, True])
+        a.submit_unlock([key(1)])
+        a.delete([key(1)])
+        self.assertEqual(self.there(a, [key(1)]), [False])
 
     def there(self, a, keys):
         found = self.lookup(a, keys)
@@ -108,9 +119,11 @@ class Plugin(Case):
     def test_a_chunk_of_another_length_is_none(self):
         a = self.opened()
         self.store(a, [key(1)], [self.arena.obj(MIB, 1)])
-        with self.assertLogs("kvtier"):
-            self.assertEqual(self.load(a, [key(1)], [self.arena.obj(MIB + 4096)]), [False])
-        self.assertEqual(self.load(a, [key(1)], [self.arena.obj(MIB - 4096)]), [False])
+        for size in (MIB - 4096, MIB + 4096):
+            with self.assertLogs("kvtier") as log:
+                self.assertEqual(self.load(a, [key(1)], [self.arena.obj(size)]), [False])
+            self.assertIn(f"{MIB} bytes", log.output[0])
+            self.assertIn(str(size), log.output[0])
 
     def test_usage_is_there_by_salt_and_right_after_a_restart(self):
         a = self.opened()

@@ -65,9 +65,12 @@ pub(super) fn params(params: &Value, place: &str, rules: Rules) -> Result<Config
     }
 }
 
+/// Parameters of the Python module itself: how long a batch may take, and where metrics are served.
+const OF_PYTHON: [&str; 2] = ["timeout_seconds", "metrics"];
+
 /// The parameters without what the Python module keeps for itself.
 fn own(params: &Value) -> Value {
-    let rest = params.as_map().unwrap_or_default().iter().filter(|(name, _)| name != "timeout_seconds");
+    let rest = params.as_map().unwrap_or_default().iter().filter(|(name, _)| !OF_PYTHON.contains(&name.as_str()));
     Value::Map(rest.cloned().collect())
 }
 

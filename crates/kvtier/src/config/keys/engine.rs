@@ -161,6 +161,7 @@ pub(super) const EXTRA: &[Key] = &[
     extra("remote_storage_plugin.<name>.class_name", Text, "null", Engine, "the class of that plugin"),
     extra("remote_storage_plugin.<name>.tiers", Tiers, "null", Used, "ours: the tiers of a plugin of ours, in the native form"),
     extra("remote_storage_plugin.<name>.url", Text, "null", Used, "ours: instead of `.tiers`, what `remote_url` would be"),
+    extra("remote_storage_plugin.<name>.metrics", Text, "null", Used, "ours: where the Python module serves the metrics of a plugin of ours, such as `127.0.0.1:9464`; the worker's number is added to the port"),
     extra("remote_storage_plugin.<name>.base_path", Text, "null", Used, "the directory of LMCache's plugin `fs`"),
 ];
 

@@ -13,10 +13,14 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.distributed.l2_adapters.config import L2AdapterConfigBase
 from lmcache.v1.memory_management import MemoryObj
 
-from .. import _native, _outer, _told
+from .. import _log, _native, _outer, _told
+
+_log.follow_lmcache()
 
 # LMCache keeps what it has found locked for as long as a read lock of its first level lasts; then it has forgotten about it itself.
 LOCK_SECONDS = 300.0
+# Parameters that name no tier: how long a batch may take, and where metrics are served.
+OWN_PARAMS = ("timeout_seconds", "metrics")
 # At most so many listings are under way at once; beyond, the oldest ends.
 LISTINGS_MAX = 4
 
@@ -50,9 +54,12 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         super().__init__(max_capacity_bytes=0)
         # Only `submit_unlock` ends a lock.
         params = config.params
-        timeout = {"timeout_seconds": params["timeout_seconds"]} if "timeout_seconds" in params else {}
-        rest = {name: value for name, value in params.items() if name != "timeout_seconds"}
-        self._tiers = _native.Tiers({"adapter": rest}, load_releases=False, hold_seconds=LOCK_SECONDS, **timeout)
+        own = {name: value for name, value in params.items() if name in OWN_PARAMS}
+        rest = {name: value for name, value in params.items() if name not in OWN_PARAMS}
+        self._tiers = _native.Tiers(
+            {"adapter": rest}, engine_keys=False, load_releases=False, hold_seconds=LOCK_SECONDS, **own
+        )
+        _told.opened(f"kvtier.lmcache.KvtierL2Adapter over {self._tiers.name!r}")
         self._stores, self._lookups, self._loads = (self._tiers.queue() for _ in range(3))
         self._lock = threading.Lock()
         self._storing: dict[int, tuple[list[ObjectKey], list[int]]] = {}
@@ -207,6 +214,7 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             "max_capacity_bytes": capacity,
             "chunks": chunks,
             "counters": dict(counters),
+            "counters_by_tier": {tier["name"]: dict(tier["counters"]) for tier in self._tiers.tier_status()},
         }
 
     def close(self) -> None:

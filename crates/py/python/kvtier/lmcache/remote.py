@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import math
 import re
 from collections.abc import Iterator
@@ -17,10 +16,11 @@ from lmcache.v1.protocol import RemoteMetadata
 from lmcache.v1.storage_backend.connector import ConnectorAdapter, ConnectorContext, extract_plugin_type
 from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
-from .. import _native, _told, errors
+from .. import _log, _native, _told, errors
 from .._asking import Asking
+from .._log import logger
 
-logger = logging.getLogger("kvtier")
+_log.follow_lmcache()
 
 # A method of the connector is called `list`: inside its class the word means that.
 Keys = list[CacheEngineKey]
@@ -63,6 +63,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
     ) -> None:
         # LMCache logs any other error and goes on without a connection.
         with _irrecoverable():
+            name = plugin_name or _own_name(config)
             metadata = metadata or getattr(local_cpu_backend, "metadata", None)
             if metadata is None:
                 raise ValueError("this role of LMCache's gives no metadata: name KvtierConnectorAdapter as class_name")
@@ -70,11 +71,13 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
             self.loop = loop
             self.local_cpu_backend = local_cpu_backend
             self._tiers = _native.Tiers(
-                {"engine": _settings(config, plugin_name or _own_name(config))},
+                {"engine": _settings(config, name)},
                 engine_keys=True,
                 partial=bool(config.save_unfull_chunk or self.save_chunk_meta),
                 timeout_seconds=float(config.blocking_timeout_secs),
+                metrics=_metrics_address(config, name, metadata),
             )
+            _told.opened(self)
         self._asking: Optional[Asking] = None
 
     async def exists(self, key: CacheEngineKey) -> bool:
@@ -312,6 +315,7 @@ def _settings(config: LMCacheEngineConfig, name: str) -> dict[str, Any]:
     if url is None and f"{place}.tiers" not in extra:
         raise ValueError(f"extra_config[{place + '.url'!r}] is missing: write there what remote_url was")
     extra[f"{place}.module_path"] = "kvtier.lmcache"
+    extra.pop(f"{place}.metrics", None)
     if url is not None and str(url).startswith("s3://"):
         # LMCache's own default for a bucket, which knows no headers.
         extra.setdefault("save_chunk_meta", False)
@@ -320,6 +324,18 @@ def _settings(config: LMCacheEngineConfig, name: str) -> dict[str, Any]:
         "extra_config": extra,
         "blocking_timeout_secs": config.blocking_timeout_secs,
     }
+
+
+def _metrics_address(config: LMCacheEngineConfig, name: str, metadata: LMCacheMetadata) -> Optional[str]:
+    """Where to serve metrics, if anywhere. Each worker of a host is a process of its own: its number is added to the port."""
+    address = (config.extra_config or {}).get(f"remote_storage_plugin.{name}.metrics")
+    if address is None:
+        return None
+    host, colon, port = str(address).rpartition(":")
+    if not colon or not port.isdecimal():
+        raise ValueError(f"remote_storage_plugin.{name}.metrics = {address!r} is no address: write HOST:PORT, such as 127.0.0.1:9464")
+    own = int(port) + (metadata.worker_id if int(port) else 0)
+    return f"{host}:{own}"
 
 
 def _names(keys: list[CacheEngineKey]) -> list[str]:

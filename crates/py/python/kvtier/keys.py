@@ -1,0 +1,110 @@
+"""The names of chunks."""
+
+from dataclasses import dataclass
+from typing import Union
+
+from . import errors
+
+# The fields of a text are parted by it.
+_SEPARATOR = "@"
+_RANK_MAX = 2**63 - 1
+_GROUP_MAX = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Key:
+    """Names a chunk: whose model, which rank and object group of it, and the hash of all tokens up to the chunk's end.
+
+    Two salts never see each other's chunks.
+    """
+
+    model: str
+    hash: bytes
+    rank: int = 0
+    group: int = 0
+    salt: str = ""
+
+    def __post_init__(self) -> None:
+        _check_text("Key.model", self.model)
+        if not isinstance(self.hash, bytes):
+            raise TypeError(
+                f"Key.hash is bytes, not {type(self.hash).__name__}: give the hash of the tokens, such as "
+                "hashlib.sha256(tokens).digest()"
+            )
+        _check_int("Key.rank", self.rank, 0, _RANK_MAX)
+        _check_int("Key.group", self.group, 0, _GROUP_MAX)
+        _check_text("Key.salt", self.salt)
+
+    def __str__(self) -> str:
+        name = f"{self.model}@{self.rank:08x}@{self.group:x}@{self.hash.hex()}"
+        return f"{name}@{self.salt}" if self.salt else name
+
+
+@dataclass(frozen=True)
+class EngineKey:
+    """Names a chunk as LMCache's in-process mode does, for tiers of its layouts: what ``remote_url`` and ``gds_path`` mean.
+
+    ``hash`` is a whole number, ``dtype`` LMCache's word for the elements, such as ``bfloat16``; ``tags`` are names and values.
+    """
+
+    model: str
+    hash: int
+    dtype: str
+    world_size: int = 1
+    worker_id: int = 0
+    tags: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_text("EngineKey.model", self.model)
+        _check_int("EngineKey.hash", self.hash)
+        _check_text("EngineKey.dtype", self.dtype)
+        _check_int("EngineKey.world_size", self.world_size)
+        _check_int("EngineKey.worker_id", self.worker_id)
+
+    def __str__(self) -> str:
+        tags = "".join(f"@{name}%{value}" for name, value in self.tags)
+        return f"{self.model}@{self.world_size}@{self.worker_id}@{self.hash:x}@{self.dtype}{tags}"
+
+
+AnyKey = Union[Key, EngineKey, str]
+
+
+def text(key: AnyKey, is_engine: bool) -> str:
+    """A key as LMCache spells it. A text of one mode may read as one of the other's, so that only the right class is taken."""
+    if isinstance(key, (EngineKey if is_engine else Key, str)):
+        return str(key)
+    if isinstance(key, EngineKey):
+        raise errors.Invalid("these tiers take keys of another kind: give a kvtier.Key, not a kvtier.EngineKey")
+    if isinstance(key, Key):
+        raise errors.Invalid(
+            "these tiers have names for keys of LMCache's in-process mode alone: give a kvtier.EngineKey or its text, "
+            "model@world_size@worker_id@hash@dtype, not a kvtier.Key"
+        )
+    raise TypeError(f"a key is a kvtier.Key, a kvtier.EngineKey or a text, not {type(key).__name__}")
+
+
+def parse(name: str, is_engine: bool) -> AnyKey:
+    """The key of a text. Texts of one layer's chunks stay texts."""
+    model, *parts = name.split(_SEPARATOR)
+    if not is_engine:
+        rank, group, digest, *salt = parts
+        return Key(model, bytes.fromhex(digest), int(rank, 16), int(group, 16), salt[0] if salt else "")
+    world_size, worker_id, digest, dtype, *tags = parts
+    pairs = tuple((name, value) for name, percent, value in (tag.partition("%") for tag in tags) if percent)
+    if len(pairs) < len(tags):
+        return name
+    return EngineKey(model, int(digest, 16), dtype, int(world_size), int(worker_id), pairs)
+
+
+def _check_text(field: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{field} is a text, not {type(value).__name__}")
+    if _SEPARATOR in value:
+        raise ValueError(f"{field} = {value!r} contains {_SEPARATOR!r}, which parts the fields of a key")
+
+
+def _check_int(field: str, value: object, least: int = -(2**63), most: int = 2**4096) -> None:
+    if not isinstance(value, int):
+        raise TypeError(f"{field} is a whole number, not {type(value).__name__}")
+    if not least <= value <= most:
+        raise ValueError(f"{field} = {value} is out of range: {least} to {most}")
