@@ -21,6 +21,7 @@ mod gpu_check;
 mod limit;
 mod lmcache;
 mod nightly;
+mod release;
 mod servers;
 mod sh;
 mod shuttle;
@@ -55,6 +56,7 @@ Usage: cargo xtask <step> [options]
                                      the S3 client beside sockets and rivals, on a server of its own, in turns
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
   gpu-check [--dev]                  one program that tests and measures on a machine with a GPU, tried here without one
+  release                            the command as it is released, with a file of its line tables beside it
   s3-server ceph|swift|garage|moto start|stop|status
                                      a real S3 server on loopback; prints how to reach it as lines for a shell
   test-lmcache [-k WORD]             the Python module inside the real LMCache, in an environment of its own
@@ -82,6 +84,7 @@ fn run(args: &mut Args) -> Result<()> {
         Some("bench") => bench::run(args),
         Some("fuzz") => fuzz::run(args),
         Some("gpu-check") => gpu_check::run(args),
+        Some("release") => release::run(args),
         Some("s3-server") => servers::run(args),
         Some("test-lmcache") => lmcache::run(args),
         Some("wheel") => wheel::run(args),

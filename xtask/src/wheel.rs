@@ -61,7 +61,7 @@ fn one(maturin: &Cmd, python: &Path, out: &str, features: &[&str]) -> Result<Str
     pip.clone().args(["--force-reinstall", "--no-deps"]).arg(text(&wheel)).run()?;
     pip.arg(NUMPY).run()?;
     // What the tests talk to: the S3 server, and among the libraries the stand-in for libcuda.
-    Cmd::new("cargo build --locked --workspace --features kvtier-s3/tls-direct,kvtier/metrics --examples --lib --bin")
+    Cmd::new("cargo build --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --examples --lib --bin")
         .arg(SERVER.0)
         .run()?;
     let tests = tests(python, None, &[])?.whole()?;
@@ -103,7 +103,10 @@ pub fn python() -> Result<PathBuf> {
 /// from.
 pub fn stage(profile: &str) -> Result<PathBuf> {
     // For tests all libraries with the features that `cargo test` gives them, which takes naming the examples too: little is left to build.
-    let tests = format!("--workspace --features kvtier-s3/tls-direct,kvtier/metrics --examples --bin {}", SERVER.0);
+    let tests = format!(
+        "--workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --examples --bin {}",
+        SERVER.0
+    );
     // What is staged for release is measured.
     let what = if profile == "dev" { &tests } else { "-p kvtier-py --features kvtier-py/lock-clock" };
     Cmd::new(&format!("cargo build --locked --lib --profile {profile} {what}")).run()?;

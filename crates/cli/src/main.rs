@@ -17,6 +17,7 @@ mod help;
 mod interrupt;
 mod json;
 mod key;
+mod log;
 mod out;
 mod plan;
 mod replay;
@@ -38,6 +39,8 @@ use clap::{FromArgMatches, Parser, Subcommand};
     after_help = "Exit codes: 0 ok; 1 the run failed or a wrong byte was seen; 2 bad arguments or input; 130 interrupted."
 )]
 struct Args {
+    #[command(flatten)]
+    log: log::LogArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -84,6 +87,10 @@ enum Command {
     Import(copy::ImportArgs),
     /// Explains names of chunks in any form, and converts between forms.
     Key(key::Args),
+    /// Prints a script that completes this command's words in a shell.
+    Completions(help::CompletionsArgs),
+    /// Prints the manual page, or writes one for every command into a directory.
+    Man(help::ManArgs),
     #[command(hide = true)]
     ReplayPeer(replay::peer::Args),
 }
@@ -107,6 +114,7 @@ fn cannot_open(error: kvtier::core::Error) -> BadInput {
 
 fn main() -> ExitCode {
     let args = Args::from_arg_matches(&help::command().get_matches()).unwrap_or_else(|e| e.exit());
+    log::start(&args.log);
     let outcome = match args.command {
         Command::Replay(args) => replay::run(args),
         Command::Sim(args) => sim::run(&args).map(|()| true),
@@ -123,6 +131,8 @@ fn main() -> ExitCode {
         Command::Export(args) => copy::run(&args.into(), copy::Way::Export),
         Command::Import(args) => copy::run(&args.into(), copy::Way::Import),
         Command::Key(args) => key::run(args),
+        Command::Completions(args) => help::completions(&args).map(|()| true),
+        Command::Man(args) => help::man(&args).map(|()| true),
         Command::ReplayPeer(args) => replay::peer::serve(args).map(|()| true),
     };
     match outcome {

@@ -10,32 +10,35 @@ use tokio::runtime::Runtime;
 
 use crate::BadInput;
 
+/// Where the flags of buckets stand in help texts.
+pub const S3_OPTIONS: &str = "S3 options";
+
 /// Which bucket, and how to reach it. Credentials come from the environment, the shared files, or wherever else the AWS SDKs look.
 #[derive(clap::Args, Clone)]
 pub struct StoreArgs {
     /// http://host:port, https://host, s3://bucket, ...; without it `AWS_ENDPOINT_URL_S3` or AWS itself.
-    #[arg(long)]
+    #[arg(long, help_heading = S3_OPTIONS)]
     endpoint: Option<String>,
     /// The bucket, unless the endpoint names it.
-    #[arg(long)]
+    #[arg(long, help_heading = S3_OPTIONS)]
     bucket: Option<String>,
     /// The region to sign for; without it `AWS_REGION`, or what the provider takes.
-    #[arg(long)]
+    #[arg(long, help_heading = S3_OPTIONS)]
     region: Option<String>,
     /// Where the bucket's name goes: path or virtual.
-    #[arg(long)]
+    #[arg(long, help_heading = S3_OPTIONS)]
     style: Option<String>,
     /// aws, express, coreweave, ceph, swift, garage, minio, gcs, r2 or other.
-    #[arg(long)]
+    #[arg(long, help_heading = S3_OPTIONS)]
     provider: Option<String>,
     /// Certificates (PEM) to trust instead of the system's.
-    #[arg(long)]
+    #[arg(long, help_heading = S3_OPTIONS)]
     ca_bundle: Option<PathBuf>,
     /// The checksum to send and verify: none, crc32c, crc64nvme or sha256; without it what the provider takes.
-    #[arg(long)]
+    #[arg(long, help_heading = S3_OPTIONS)]
     checksum: Option<String>,
     /// Whether HTTP/2 is spoken: off (the default), auto (over TLS, where the server chooses it) or prior-knowledge.
-    #[arg(long)]
+    #[arg(long, help_heading = S3_OPTIONS)]
     http2: Option<String>,
 }
 
@@ -162,8 +165,13 @@ async fn signer(lookup: impl Fn(&str) -> Option<String>) -> Result<Signer> {
 
 #[cfg(not(feature = "aws-config"))]
 async fn signer(lookup: impl Fn(&str) -> Option<String>) -> Result<Signer> {
-    let nobody = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE";
-    let found = kvtier::s3::creds::locate(lookup).map_err(failed)?;
+    let nobody = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
+                  those of an instance's metadata need the feature aws-config: build with it";
+    let found = kvtier::s3::creds::locate(lookup).map_err(|e| match e.kind() {
+        // Only another build or another source mends it.
+        ErrorKind::Unsupported => BadInput(e.to_string()).into(),
+        _ => failed(e),
+    })?;
     let (found, source) = found.ok_or_else(|| BadInput(nobody.into()))?;
     Ok((Arc::new(found.clone()), found, source))
 }

@@ -88,7 +88,9 @@ impl Inner {
             self.counters.reused.one();
         }
         let (sent_at, unsigned) = (Instant::now(), request.payload == Payload::Bulk && !sign_body);
-        let (head, early) = self.exchange(&mut way, request, room).await?;
+        let answer = self.exchange(&mut way, request, room).await;
+        log(request, sent_at, &answer);
+        let (head, early) = answer?;
         self.learn(class, &head, sent_at);
         if early && head.is_success() {
             let what = "the store said yes before it had the whole body";
@@ -239,6 +241,17 @@ impl Open {
             inner.counters.clock_corrections.one();
         }
         trouble
+    }
+}
+
+/// Shows an attempt to who watches at level `debug`: what was asked, what the store answered and when. Names of objects are what they are in the
+/// bucket.
+fn log(request: &Request<'_>, sent_at: Instant, answer: &Result<(Head, bool), Trouble>) {
+    let (method, key, query) = (request.method, request.key.unwrap_or_default(), request.query);
+    let ms = sent_at.elapsed().as_secs_f64() * 1e3;
+    match answer {
+        Ok((head, _)) => tracing::debug!(method, key, ?query, status = head.status, ms, "request"),
+        Err(trouble) => tracing::debug!(method, key, ?query, ms, error = %trouble.error, "request failed"),
     }
 }
 

@@ -38,7 +38,7 @@ pub const LIBRARIES: &[(&[&str], &[&str])] = &[
     (&["hyper", "hyper-util", "rustls", "hyper-rustls", "aws-sigv4", "aws-config", "aws-lc-rs"], &["s3"]),
     (&["h2", "http", "httparse", "quick-xml", "tokio-rustls"], &["s3", "testkit"]),
     (&["pyo3"], &["py"]),
-    (&["clap", "indicatif"], &["cli"]),
+    (&["clap", "clap_complete", "clap_mangen", "indicatif", "tracing-subscriber"], &["cli"]),
     (&["serde-saphyr", "serde_yaml", "serde_yaml_ng", "serde_norway", "saphyr", "saphyr-parser", "toml"], &["kvtier"]),
     (&["proptest"], &["testkit"]),
     (&["criterion"], &["benches"]),

@@ -58,7 +58,7 @@ fn has_advisories() -> bool {
 
 pub fn clippy_all(_: &mut Run) -> Result<Outcome> {
     Cmd::new(
-        "cargo clippy --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics --all-targets -- -D warnings",
+        "cargo clippy --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --all-targets -- -D warnings",
     )
     .run()?;
     Ok(Outcome::Passed)
@@ -103,7 +103,7 @@ pub fn alone(run: &mut Run) -> Result<Outcome> {
 /// The whole workspace is built at once, as `cargo test` does it: there is nothing left to build then.
 pub fn examples(run: &mut Run) -> Result<Outcome> {
     Cmd::new(
-        "cargo build --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics --examples",
+        "cargo build --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --examples",
     )
     .run()?;
     let mut count = 0;

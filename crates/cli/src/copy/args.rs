@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::Way;
 use crate::BadInput;
-use crate::store::StoreArgs;
+use crate::store::{S3_OPTIONS, StoreArgs};
 
 /// What is said of the chunks that are read.
 #[derive(clap::Args, Default)]
@@ -55,10 +55,10 @@ pub struct ToArgs {
 #[derive(clap::Args, Default)]
 pub struct ElsewhereArgs {
     /// The endpoint of TO, where it is not --endpoint.
-    #[arg(long)]
+    #[arg(long, help_heading = S3_OPTIONS)]
     pub to_endpoint: Option<String>,
     /// The region of TO, where it is not --region.
-    #[arg(long)]
+    #[arg(long, help_heading = S3_OPTIONS)]
     pub to_region: Option<String>,
 }
 

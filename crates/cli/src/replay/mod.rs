@@ -28,7 +28,7 @@ const GENERATED_MAX: usize = 5_000_000;
 /// Replays a request trace: looks up each request's longest prefix, loads it, saves the rest, and verifies every loaded byte.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst). Without it, a generated chat and agent workload.
+    /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst); - for standard input. Without it, a generated chat and agent workload.
     trace: Option<PathBuf>,
     /// The tiers, in any form that `kvtier config check` takes: {"tiers":[{"type":"host","bytes":"512MiB"},{"type":"file","path":"DIR","bytes":"2GiB"}]}.
     #[arg(long)]

@@ -30,20 +30,43 @@ const MOONCAKE_TOKENS: u32 = 512;
 /// Tokens of a block in the generated workload.
 const GENERATED_TOKENS: u32 = 256;
 
-/// Reads at most `max` requests. `.bin` and `.bin.zst` are binary, all else JSON lines.
+/// Reads at most `max` requests. `.bin` and `.bin.zst` are binary, all else JSON lines; `-` is standard input, in any of these forms.
 pub fn read(path: &Path, max: usize) -> Result<Trace> {
     let name = path.to_string_lossy();
+    if name == "-" {
+        return standard_input(std::io::stdin().lock(), max);
+    }
     let open = File::open(path).map_err(|e| BadInput(format!("cannot open the trace {name}: {e}; check the path")));
     let file = BufReader::new(open?);
     if name.ends_with(".bin.zst") {
-        let mut zstd = zstd::Decoder::new(file).context("cannot start zstd")?;
-        zstd.window_log_max(27).context("cannot set up zstd")?;
-        return binary(BufReader::new(zstd), max).with_context(|| format!("in {name}"));
+        return compressed(file, max).with_context(|| format!("in {name}"));
     }
     if name.ends_with(".bin") {
         return binary(file, max).with_context(|| format!("in {name}"));
     }
     json_lines(file, &name, max)
+}
+
+/// What a file of zstd begins with.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// A trace whose form its first bytes say: those of zstd, a brace or blank, or else the binary form.
+fn standard_input(mut input: impl BufRead, max: usize) -> Result<Trace> {
+    let name = "standard input";
+    let first = input.fill_buf().map_err(|e| BadInput(format!("cannot read {name}: {e}")))?;
+    if first.starts_with(&ZSTD_MAGIC) {
+        return compressed(input, max).with_context(|| format!("in {name}"));
+    }
+    match first.first() {
+        Some(b'{') | Some(b' ' | b'\t' | b'\r' | b'\n') | None => json_lines(input, name, max),
+        _ => binary(input, max).with_context(|| format!("in {name}")),
+    }
+}
+
+fn compressed(file: impl BufRead, max: usize) -> Result<Trace> {
+    let mut zstd = zstd::Decoder::with_buffer(file).context("cannot start zstd")?;
+    zstd.window_log_max(27).context("cannot set up zstd")?;
+    binary(BufReader::new(zstd), max)
 }
 
 struct Line {

@@ -2,6 +2,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
+use super::profile::beyond_key_pair;
 use super::{Credentials, from_env, from_profile};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -49,7 +50,8 @@ impl std::fmt::Display for Source {
 
 /// The credentials of the environment, else those of the profile in the shared files (`AWS_PROFILE`, `AWS_SHARED_CREDENTIALS_FILE`,
 /// `AWS_CONFIG_FILE`, or the usual places), asked of `lookup`; `None` when there are none. Errors with
-/// `Unsupported` when the profile takes a role, or one was named that has no key pair: such need the feature `aws-config`.
+/// `Unsupported` when the environment or the profile names a source that only the feature `aws-config` can ask (a role, a process, single
+/// sign-on, a web identity, a container's agent), or a profile was named that has no key pair.
 pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Credentials>> {
     Ok(locate(lookup)?.map(|(found, _)| found))
 }
@@ -70,6 +72,9 @@ pub fn locate(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<(Credent
         if let Some(found) = from_profile(&text, profile)? {
             return Ok(Some((found, Source::File { path, profile: profile.to_owned() })));
         }
+        if let Some(source) = beyond_key_pair(&text, profile) {
+            return Err(needs_chain(&format!("profile {profile} has {source}")));
+        }
     }
     match profile {
         // Who names a profile wants that one, not whatever comes next.
@@ -77,8 +82,20 @@ pub fn locate(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<(Credent
             let what = format!("profile {profile} has no key pair in the shared files: check AWS_PROFILE");
             Err(Error::new(ErrorKind::Unsupported, what))
         }
-        None => Ok(None),
+        None => match CHAIN_VARIABLES.into_iter().find(|name| set(name).is_some()) {
+            Some(name) => Err(needs_chain(&format!("{name} is set"))),
+            None => Ok(None),
+        },
     }
+}
+
+/// Variables that name what only the AWS SDKs' chain can ask: a web identity, and a container's agent.
+const CHAIN_VARIABLES: [&str; 3] =
+    ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
+
+/// `Unsupported`: a source is named that is not asked here.
+fn needs_chain(what: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("{what}: such credentials need the feature aws-config; build with it"))
 }
 
 /// The text of a file; `None` when there is none.
@@ -120,5 +137,32 @@ mod tests {
         assert_eq!(source.to_string(), format!("profile default of {}/.aws/credentials", home.1));
         assert!(of(&[home, ("AWS_PROFILE", "none")]).unwrap_err().to_string().contains("profile none"));
         assert!(of(&[("AWS_CONFIG_FILE", home.1)]).unwrap_err().to_string().contains("cannot be read"));
+    }
+
+    #[test]
+    fn a_source_that_only_the_chain_can_ask_is_an_error_that_names_the_feature() {
+        let home = tempfile::tempdir().unwrap();
+        let config = home.path().join("config");
+        let text = "[profile run]\ncredential_process = /bin/who\n[profile sso]\nsso_session = me\n";
+        std::fs::write(&config, format!("{text}[default]\nregion = eu\n")).unwrap();
+        let config = ("AWS_CONFIG_FILE", config.to_str().unwrap());
+        let says = |pairs: &[(&str, &str)]| {
+            let error = of(pairs).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            error.to_string()
+        };
+        for (pairs, source) in [
+            (&[config, ("AWS_PROFILE", "run")][..], "profile run has a credential_process"),
+            (&[config, ("AWS_PROFILE", "sso")], "profile sso has a sso_session"),
+            (&[config, ("AWS_WEB_IDENTITY_TOKEN_FILE", "/t")], "AWS_WEB_IDENTITY_TOKEN_FILE is set"),
+            (
+                &[("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://[fd00:ec2::23]/v1")],
+                "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            ),
+        ] {
+            let said = says(pairs);
+            assert!(said.contains(source) && said.contains("feature aws-config"), "{said}");
+        }
+        assert!(of(&[config]).unwrap().is_none());
     }
 }

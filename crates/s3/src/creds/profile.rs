@@ -25,6 +25,15 @@ pub fn from_profile(text: &str, profile: &str) -> Result<Option<Credentials>> {
     }
 }
 
+/// Settings of a profile that make credentials without a key pair.
+const BEYOND: [&str; 5] =
+    ["credential_process", "sso_session", "sso_start_url", "web_identity_token_file", "credential_source"];
+
+/// What of `profile` gives credentials that only the AWS SDKs' chain can ask for.
+pub(super) fn beyond_key_pair(text: &str, profile: &str) -> Option<String> {
+    BEYOND.into_iter().find(|name| value(text, profile, name).is_some()).map(|name| format!("a {name}"))
+}
+
 /// The last value of `wanted` in the sections of `profile`.
 fn value<'a>(text: &'a str, profile: &str, wanted: &str) -> Option<&'a str> {
     let (mut inside, mut found) = (false, None);

@@ -45,7 +45,8 @@ impl S3Spec {
 
     #[cfg(not(feature = "aws-config"))]
     fn chain(&self) -> Result<Config, Error> {
-        let next = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or aws_access_key_id and its secret in the configuration";
+        let next = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or aws_access_key_id and its secret in the configuration; \
+                    credentials of an instance's metadata need the feature aws-config: build with it";
         Err(Error::new(ErrorKind::Invalid, format!("{}: nobody signs; {next}", self.name)))
     }
 
