@@ -52,6 +52,35 @@ fn every_policy_and_the_optimum_have_a_cell_for_each_size() {
     assert!(svg.contains(">default ") && svg.contains(">optimum ") && svg.trim_end().ends_with("</svg>"));
 }
 
+#[test]
+fn the_table_is_printed_though_the_picture_cannot_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = generated(dir.path(), "chat", "1");
+    let nowhere = dir.path().join("none/plot.svg");
+    let out = kvtier(&["sim", &trace, "--policy", "lru,default", "--sizes", "5%", "--plot", nowhere.to_str().unwrap()]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(String::from_utf8(out.stderr).unwrap().contains(nowhere.to_str().unwrap()));
+    let table = String::from_utf8(out.stdout).unwrap();
+    assert!(table.contains("\nlru ") && table.contains("\ndefault "), "{table}");
+}
+
+#[test]
+fn no_two_policies_are_drawn_in_one_color_and_one_size_is_drawn_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = generated(dir.path(), "chat", "1");
+    let plot = dir.path().join("plot.svg");
+    sim(&[&trace, "--policy", "all", "--sizes", "5%", "--plot", plot.to_str().unwrap()]);
+    let svg = fs::read_to_string(plot).unwrap();
+    let lines = svg.lines().filter(|line| line.starts_with("<polyline"));
+    let colors: Vec<&str> =
+        lines.map(|line| line.split(" stroke=\"").nth(1).unwrap().split('"').next().unwrap()).collect();
+    let mut distinct = colors.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!((colors.len(), distinct.len()), (13, 13), "{colors:?}");
+    assert_eq!(svg.matches("<circle").count(), 13);
+}
+
 /// Numbers that change only when a policy, the optimum or the generator changes.
 #[test]
 fn the_numbers_are_what_they_were() {

@@ -21,7 +21,7 @@ use crate::BadInput;
 /// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the optimum.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst).
+    /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst); - for standard input.
     trace: PathBuf,
     /// `all`, or names separated by commas: default, default-unchained, lru, ..., optimum.
     #[arg(long, default_value = "all")]
@@ -111,12 +111,19 @@ pub fn run(args: &Args) -> Result<()> {
     let sizes = sizes(&args.sizes, blocks.distinct())?;
     crate::interrupt::watch()?;
     let cells = simulate(args, &blocks, &rows, &sizes)?;
+    report::print(&cells, &blocks, &trace, args.json)?;
+    // After the table, which is not lost where the picture cannot be written.
     if let Some(path) = &args.plot {
-        let title = args.trace.file_name().unwrap_or_default().to_string_lossy();
+        let is_input = args.trace.as_os_str() == "-";
+        let title = if is_input {
+            "standard input".into()
+        } else {
+            args.trace.file_name().unwrap_or_default().to_string_lossy()
+        };
         std::fs::write(path, plot::svg(&title, &cells))
             .with_context(|| format!("cannot write the plot to {}", path.display()))?;
     }
-    report::print(&cells, &blocks, &trace, args.json)
+    Ok(())
 }
 
 fn simulate(args: &Args, blocks: &Blocks, rows: &[Row], sizes: &[Size]) -> Result<Vec<Cell>> {
