@@ -42,7 +42,9 @@ impl AddAssign for Count {
 /// What builds tests, always in the same way, so that they and all that they need are built once: libraries have the features that the whole
 /// workspace asks for.
 pub fn workspace() -> Cmd {
-    Cmd::new("cargo test --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config")
+    Cmd::new(
+        "cargo test --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config",
+    )
 }
 
 /// Runs a `cargo test` command, showing its output.
