@@ -6,7 +6,7 @@ from unittest import mock
 
 import kvtier
 from bucket import KEYS, Server
-from kvtier import EngineKey, Key, Store, errors
+from kvtier import EngineKey, Key, Store, errors, keys
 from scripts import folder
 
 BUCKET = """chunk_size: 256
@@ -51,17 +51,17 @@ class Files(unittest.TestCase):
         return store
 
     def moves(self, store):
-        keys = [EngineKey("org/model", 2**63 + n, "bfloat16", world_size=2, worker_id=1) for n in range(3)]
-        data = [os.urandom(CHUNK) for _ in keys]
-        self.assertEqual(store.save(keys, data), [True] * 3)
-        self.assertEqual(store.lookup([*keys, EngineKey("org/model", -1, "half")]), [CHUNK] * 3 + [None])
-        into = [bytearray(CHUNK) for _ in keys]
-        self.assertEqual(store.load(keys, into), [CHUNK] * 3)
+        own = [EngineKey("org/model", 2**63 + n, "bfloat16", world_size=2, worker_id=1) for n in range(3)]
+        data = [os.urandom(CHUNK) for _ in own]
+        self.assertEqual(store.save(own, data), [True] * 3)
+        self.assertEqual(store.lookup([*own, EngineKey("org/model", -1, "half")]), [CHUNK] * 3 + [None])
+        into = [bytearray(CHUNK) for _ in own]
+        self.assertEqual(store.load(own, into), [CHUNK] * 3)
         self.assertEqual([bytes(one) for one in into], data)
-        self.assertEqual(dict(store.list()), {one: CHUNK for one in keys})
+        self.assertEqual(dict(store.list()), {one: CHUNK for one in own})
         with self.assertRaisesRegex(errors.Invalid, "kvtier.EngineKey"):
             store.lookup([Key("org/model", b"hash")])
-        return keys
+        return own
 
     def test_the_page_on_s3(self):
         server = Server(bucket="your-bucket-name")
@@ -73,8 +73,8 @@ class Files(unittest.TestCase):
         }
         with mock.patch.dict(os.environ, place):
             store = self.opened(BUCKET)
-        keys = self.moves(store)
-        self.assertEqual(sorted(server.keys()), sorted(str(one).replace("/", "_") for one in keys))
+        own = self.moves(store)
+        self.assertEqual(sorted(server.keys()), sorted(str(one).replace("/", "_") for one in own))
 
     def test_the_page_on_gds(self):
         cache = os.path.join(self.dir, "cache")
@@ -92,6 +92,16 @@ class Files(unittest.TestCase):
         text = f"local_cpu: false\nremote_url: fs://localhost:0{path}2\n"
         with self.assertRaisesRegex(ValueError, "in-process mode alone.*multi-process"):
             kvtier.Connector(config=self.write(text))
+
+    def test_keys_are_read_from_their_texts(self):
+        for one in [
+            EngineKey("org/model", 2**255 + 1, "bfloat16", world_size=8, worker_id=7),
+            EngineKey("m", -5, "half", tags=(("user", "a"), ("team", ""))),
+        ]:
+            self.assertEqual(keys.parse(str(one), is_engine=True), one)
+        self.assertEqual(keys.parse("m@1@0@5@half@3", is_engine=True), "m@1@0@5@half@3", "one layer of a chunk")
+        for one in [Key("m", b"\0\1", rank=2**40, group=3), Key("org/m", b"h", salt="s")]:
+            self.assertEqual(keys.parse(str(one), is_engine=False), one)
 
     def test_what_a_file_says_in_vain_is_logged(self):
         with self.assertLogs("kvtier", "WARNING") as log:

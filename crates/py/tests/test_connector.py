@@ -6,6 +6,7 @@ import mmap
 import os
 import tempfile
 import unittest
+import urllib.request
 
 import kvtier
 from contract import Wrapper
@@ -144,6 +145,18 @@ class Contract(Case):
         w.close()
         again = self.wrapped(bytes_max=10 * MIB)
         self.assertEqual(again.exists([key(n) for n in range(30)])[2], there)
+
+    def test_metrics_are_served_where_the_log_says(self):
+        with self.assertLogs("kvtier", "INFO") as log:
+            w = self.wrapped(metrics="127.0.0.1:0")
+        w.set([key(1)], [filled(1)])
+        w.exists([key(1), key(2)])
+        [line] = [line for line in log.output if "metrics at" in line]
+        with urllib.request.urlopen(line.rpartition(" ")[2], timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        # The tier is called otherwise where these tests run over a bucket.
+        told = {line.partition("{")[0]: line.rpartition(" ")[2] for line in lines if line.startswith("kvtier_lookup_")}
+        self.assertEqual(told, {"kvtier_lookup_keys_total": "2", "kvtier_lookup_hits_total": "1"})
 
     def test_a_configuration_can_be_a_file(self):
         path = os.path.join(self.dir.name, "kvtier.json")

@@ -4,6 +4,7 @@ import logging
 import os
 import time
 import unittest
+import urllib.request
 
 from lmcache.v1.distributed.internal_api import L2AdapterListener
 from scene import MIB, MODEL, Case, adapter, content, key
@@ -229,6 +230,17 @@ class Plugin(Case):
         fixed, unfixed, registered = self.moved(a)
         self.assertEqual((fixed, registered), (0, 0))
         self.assertGreater(unfixed, 0)
+
+    def test_metrics_are_served_beside_the_tiers_and_the_status_has_them_by_tier(self):
+        tiers = [{"type": "host", "bytes": 8 * MIB}, {"type": "file", "path": self.dir, "bytes": 48 * MIB}]
+        with self.assertLogs("kvtier", "INFO") as log:
+            a = self.opened({"tiers": tiers, "metrics": "127.0.0.1:0"})
+        self.lookup(a, [key(1), key(2)])
+        [line] = [line for line in log.output if "metrics at" in line]
+        with urllib.request.urlopen(line.rpartition(" ")[2], timeout=60) as answer:
+            self.assertIn('kvtier_lookup_keys_total{tier="host"} 2', answer.read().decode().splitlines())
+        counters = a.report_status()["counters_by_tier"]
+        self.assertEqual({name: found["lookup_keys"] for name, found in counters.items()}, {"host": 2, "file": 2})
 
     def test_settings_that_contradict_each_other_are_refused_at_the_start(self):
         with self.assertRaisesRegex(ValueError, "move `eviction` into adapter_params"):

@@ -5,6 +5,7 @@ import concurrent.futures
 import pathlib
 import time
 import unittest
+import urllib.request
 import uuid
 from types import SimpleNamespace
 
@@ -242,6 +243,28 @@ class Remote(Engine):
         config = SimpleNamespace(extra_config={}, remote_url="redis://me:TOPSECRET@host:1")
         with self.assertRaisesRegex(ValueError, r"'redis://\*\*\*@host:1'.*move it to"):
             remote._settings(config, "kvtier")
+
+
+
+class Metrics(Engine):
+    def test_they_are_served_beside_the_tiers(self):
+        with self.assertLogs("kvtier", "INFO") as log:
+            self.engine({"remote_storage_plugin.kvtier.metrics": "127.0.0.1:0"})
+        [line] = [line for line in log.output if "metrics at" in line]
+        with urllib.request.urlopen(line.rpartition(" ")[2], timeout=60) as answer:
+            self.assertIn("kvtier_healthy", answer.read().decode())
+
+    def test_every_worker_has_a_port_of_its_own(self):
+        def address(text, worker):
+            config = SimpleNamespace(extra_config={"remote_storage_plugin.kvtier.metrics": text})
+            return remote._metrics_address(config, "kvtier", SimpleNamespace(worker_id=worker))
+
+        self.assertEqual(address("127.0.0.1:9464", 0), "127.0.0.1:9464")
+        self.assertEqual(address("[::1]:9464", 3), "[::1]:9467")
+        self.assertEqual(address("127.0.0.1:0", 3), "127.0.0.1:0")
+        self.assertIsNone(address(None, 3))
+        with self.assertRaisesRegex(ValueError, "HOST:PORT"):
+            address("9464", 0)
 
 
 if __name__ == "__main__":
