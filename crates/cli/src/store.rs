@@ -37,6 +37,9 @@ pub struct StoreArgs {
     /// The checksum to send and verify: none, crc32c, crc64nvme or sha256; without it what the provider takes.
     #[arg(long, help_heading = S3_OPTIONS)]
     checksum: Option<String>,
+    /// Ask the instance's metadata service for credentials at a store outside AWS too.
+    #[arg(long, help_heading = S3_OPTIONS)]
+    instance_metadata: bool,
     /// Whether HTTP/2 is spoken: off (the default), auto (over TLS, where the server chooses it) or prior-knowledge.
     #[arg(long, help_heading = S3_OPTIONS)]
     http2: Option<String>,
@@ -107,12 +110,12 @@ impl StoreArgs {
         let http2 = Http2::named(http2)
             .ok_or_else(|| BadInput(format!("no --http2 {http2:?}; choose off, auto or prior-knowledge")))?;
         // Roles are taken in the bucket's region where no other is named; stores of others have regions that AWS does not know.
-        let at_aws = matches!(endpoint.provider(), Provider::Aws | Provider::Express);
+        let at_aws = endpoint.provider().is_aws();
         let region = |name: &str| {
             let fitting = || (name == "AWS_REGION" && at_aws).then(|| endpoint.region().to_owned());
             lookup(name).or_else(fitting)
         };
-        let (signer, now, source) = runtime.block_on(signer(region))?;
+        let (signer, now, source) = runtime.block_on(signer(region, at_aws || self.instance_metadata))?;
         let (access_key, expires) = (now.access_key().to_owned(), now.expires());
         Ok(Store { endpoint, signer, trust, checksum, http2, source, access_key, expires })
     }
@@ -159,12 +162,12 @@ impl StoreArgs {
 type Signer = (Arc<dyn Provide>, Credentials, Source);
 
 #[cfg(feature = "aws-config")]
-async fn signer(lookup: impl Fn(&str) -> Option<String>) -> Result<Signer> {
-    kvtier::s3::creds::discover(lookup).await.map_err(failed)
+async fn signer(lookup: impl Fn(&str) -> Option<String>, instance_metadata: bool) -> Result<Signer> {
+    kvtier::s3::creds::discover(lookup, instance_metadata).await.map_err(failed)
 }
 
 #[cfg(not(feature = "aws-config"))]
-async fn signer(lookup: impl Fn(&str) -> Option<String>) -> Result<Signer> {
+async fn signer(lookup: impl Fn(&str) -> Option<String>, _: bool) -> Result<Signer> {
     let nobody = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
                   those of an instance's metadata need the feature aws-config: build with it";
     let found = kvtier::s3::creds::locate(lookup).map_err(|e| match e.kind() {

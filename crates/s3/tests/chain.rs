@@ -19,6 +19,8 @@ use support::fake::{Asked, Fake};
 use support::*;
 
 const ASKS: &str = "KVTIER_S3_TEST_ASKS";
+/// Set where the metadata service of the instance is not to be asked.
+const NO_INSTANCE: &str = "KVTIER_S3_TEST_NO_INSTANCE";
 const SECRET: &str = "secret/test+key";
 const AWAIT: Duration = Duration::from_secs(60);
 
@@ -140,14 +142,15 @@ fn asks() {
         causes.collect::<Vec<_>>().join(" <- ").replace('\n', " ")
     };
     let answer = |text: String| println!("\nanswer: {text}");
-    let (provider, first, source) = match runtime.block_on(discover(|name| std::env::var(name).ok())) {
-        Ok(found) => found,
-        Err(e) => {
-            answer(chain(&e));
-            println!("{e:?} {}", logs.take());
-            return;
-        }
-    };
+    let (provider, first, source) =
+        match runtime.block_on(discover(|name| std::env::var(name).ok(), std::env::var(NO_INSTANCE).is_err())) {
+            Ok(found) => found,
+            Err(e) => {
+                answer(chain(&e));
+                println!("{e:?} {}", logs.take());
+                return;
+            }
+        };
     answer(format!("{} from {source}", first.access_key()));
     let mut config = Config::with_provider(Place::of(url).bucket("bucket").resolve().unwrap(), provider);
     config.deadline = Duration::from_secs(50);
@@ -435,22 +438,56 @@ fn sources_that_fail_are_named_and_tell_no_secret() {
         scene.env("AWS_ROLE_ARN", "arn:aws:iam::1:role/kv").env("AWS_ENDPOINT_URL_STS", denied.url())
     };
     let scenes = [
-        (Scene::new().env("AWS_CONTAINER_CREDENTIALS_FULL_URI", container.url()), "set keys, a profile or a role"),
+        (Scene::new().env("AWS_CONTAINER_CREDENTIALS_FULL_URI", container.url()), "the source of credentials failed"),
         (identity(Scene::new()), "AccessDenied"),
         (process(Scene::new(), "echo '{\"Version\": 1, \"SecretAccessKey\": \"hush-hush\"'"), "external process"),
         (process(Scene::new(), "exit 3"), "exited with code exit status: 3"),
         (Scene::new().env("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://1.2.3.4/x"), "not refer to an allowed IP"),
         (Scene::new().env("AWS_PROFILE", "absent"), "profile absent gives no credentials"),
-        (Scene::new(), "set keys, a profile or a role"),
+        (Scene::new(), "no credentials were found: set AWS_ACCESS_KEY_ID"),
     ];
     for (scene, says) in scenes {
         let mut asker = scene.start();
         let told = asker.hear();
         assert!(told.contains(says), "{says}: {told}");
+        let causes = told.matches(" <- ").count();
+        assert!(causes <= 2 && told.len() < 700, "{causes} causes, {} bytes: {told}", told.len());
         asker.child.wait().unwrap();
         let said = asker.said.lock().unwrap();
         for secret in ["hush-hush", "session-token-", "jwt-of-"] {
             assert!(!said.contains(secret), "{secret} is told: {said}");
         }
     }
+}
+
+#[test]
+fn an_instance_that_is_not_to_be_asked_is_not() {
+    let fake = metadata(1);
+    // No region either: the SDKs ask the instance for that too.
+    let mut scene = Scene::new().env("AWS_EC2_METADATA_DISABLED", "false").env(NO_INSTANCE, "1");
+    scene.env.retain(|(name, _)| name != "AWS_REGION");
+    let mut asker = scene.env("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url()).start();
+    let told = asker.hear();
+    assert!(told.contains("no credentials were found") && told.contains("set instance_metadata to true"), "{told}");
+    assert!(!told.contains(" <- "), "one layer: {told}");
+    asker.child.wait().unwrap();
+    assert!(fake.asked().is_empty(), "{:?}", fake.asked());
+}
+
+#[test]
+fn all_other_sources_are_asked_without_the_instance() {
+    let fake = Fake::start(|_, _| (200, json("session-token-0", 3600)));
+    let scene = Scene::new().env(NO_INSTANCE, "1");
+    let mut asker = scene.env("AWS_CONTAINER_CREDENTIALS_FULL_URI", fake.url()).start();
+    assert_eq!(asker.hear(), "AKIDTEST from the container's agent");
+    assert_eq!(asker.tell("list"), "ok");
+    asker.end(&["session-token-"]);
+    let scene = Scene::new().env(NO_INSTANCE, "1");
+    let text = "echo '{\"Version\": 1, \"AccessKeyId\": \"AKIDTEST\", \"SecretAccessKey\": \"secret/test+key\"}'";
+    let script = scene.file("who", text);
+    scene.file(".aws/config", &format!("[default]\ncredential_process = /bin/sh {}\n", script.display()));
+    let mut asker = scene.start();
+    assert_eq!(asker.hear(), "AKIDTEST from the credential_process of a profile");
+    assert_eq!(asker.tell("list"), "ok");
+    asker.end(&[]);
 }

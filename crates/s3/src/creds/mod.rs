@@ -18,7 +18,7 @@ use crate::sign::{Keyring, Parts, Scope, authorize};
 use crate::time::Stamp;
 
 #[cfg(feature = "aws-config")]
-pub use chain::{AwsChain, discover};
+pub use chain::{AwsChain, ChainConfig, discover};
 pub use env::from_env;
 pub use find::{Source, find, locate};
 pub use profile::from_profile;

@@ -44,6 +44,11 @@ pub enum Conditional {
 }
 
 impl Provider {
+    /// Whether it is Amazon's, where the role of an instance signs.
+    pub fn is_aws(self) -> bool {
+        matches!(self, Provider::Aws | Provider::Express)
+    }
+
     /// All of them.
     pub const ALL: [Provider; 10] = [
         Provider::Aws,

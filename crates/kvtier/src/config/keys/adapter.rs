@@ -74,6 +74,7 @@ pub(super) const KEYS: &[Key] = &[
     at(S3, ("disable_tls", Switch), "false", Used, "plain HTTP"),
     at(S3, ("aws_access_key_id", Text), "null", Used, "who signs; with its secret, or neither: then the usual chain (environment, profiles, roles)"),
     at(S3, ("aws_secret_access_key", Text), "null", Used, "the secret of `aws_access_key_id`"),
+    at(S3, ("instance_metadata", Switch), "null", Used, "ours: whether the metadata service of the instance is asked for credentials where no other source has any; by default it is at AWS and at no other store"),
     at(S3, ("max_capacity_gb", Number), "0.0", Used, "the cap in GiB; 0 and less: none, usage is unknown and nothing is evicted"),
     at(S3, ("bucket", Name), "null", Used, "ours: the bucket, where the endpoint does not name it"),
     at(S3, ("path_style", Switch), "null", Used, "ours: whether the bucket stands in the path instead of before the host"),

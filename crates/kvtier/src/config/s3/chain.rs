@@ -2,21 +2,32 @@
 
 use std::sync::OnceLock;
 
-use kvtier_s3::creds::{AwsChain, Provide, Provided};
+use kvtier_s3::creds::{AwsChain, ChainConfig, Provide, Provided};
 
-/// The default chain.
-#[derive(Debug, Default)]
-pub(super) struct Chain(OnceLock<AwsChain>);
+/// The default chain, with or without the metadata service of the instance.
+#[derive(Debug)]
+pub(super) struct Chain {
+    loaded: OnceLock<AwsChain>,
+    instance_metadata: bool,
+}
+
+impl Chain {
+    /// Not loaded yet.
+    pub fn new(instance_metadata: bool) -> Self {
+        Chain { loaded: OnceLock::new(), instance_metadata }
+    }
+}
 
 impl Provide for Chain {
     fn provide(&self) -> Provided<'_> {
         Box::pin(async move {
-            if self.0.get().is_none() {
-                let loaded = AwsChain::load(None).await?;
+            if self.loaded.get().is_none() {
+                let instance_metadata = self.instance_metadata;
+                let loaded = AwsChain::load_with(&ChainConfig { instance_metadata, ..ChainConfig::default() }).await?;
                 // Whoever was first is as good.
-                let _ = self.0.set(loaded);
+                let _ = self.loaded.set(loaded);
             }
-            let chain = self.0.get().expect("set above, and never taken out");
+            let chain = self.loaded.get().expect("set above, and never taken out");
             chain.provide().await
         })
     }

@@ -40,7 +40,10 @@ impl S3Spec {
     /// The chain of the AWS SDKs, where it is built in.
     #[cfg(feature = "aws-config")]
     fn chain(&self) -> Result<Config, Error> {
-        self.finish(Config::with_provider(self.resolve()?, std::sync::Arc::new(super::chain::Chain::default())))
+        let endpoint = self.resolve()?;
+        let instance_metadata = self.instance_metadata.unwrap_or_else(|| endpoint.provider().is_aws());
+        let chain = super::chain::Chain::new(instance_metadata);
+        self.finish(Config::with_provider(endpoint, std::sync::Arc::new(chain)))
     }
 
     #[cfg(not(feature = "aws-config"))]

@@ -37,6 +37,8 @@ pub struct S3Spec {
     pub http2: bool,
     /// Who signs; `None`: the usual chain.
     pub credentials: Option<Credentials>,
+    /// Whether the usual chain asks the metadata service of the instance; `None`: at AWS it does, elsewhere not.
+    pub instance_metadata: Option<bool>,
     /// A file of certificates (PEM) to trust instead of the system's.
     pub ca_bundle: Option<PathBuf>,
     /// The checksum that the store verifies; `None`: what the provider takes.
@@ -83,6 +85,7 @@ impl S3Spec {
             tls: true,
             http2: false,
             credentials: None,
+            instance_metadata: None,
             ca_bundle: None,
             checksum: None,
             requests_max: 64,
@@ -119,6 +122,7 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     spec.http2 = fields.given("s3_prefer_http2").is_some() && fields.is_on("s3_prefer_http2");
     let keys = fields.text("aws_access_key_id").zip(fields.text("aws_secret_access_key"));
     spec.credentials = keys.map(|(key, secret)| Credentials::new(key, secret));
+    spec.instance_metadata = fields.given("instance_metadata").map(|_| fields.is_on("instance_metadata"));
     spec.ca_bundle = text("ca_bundle").map(PathBuf::from);
     spec.checksum = word(adapter, "checksum", checksum)?;
     spec.requests_max = requests_max(fields);
