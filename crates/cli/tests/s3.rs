@@ -251,3 +251,52 @@ fn doctor_speaks_to_people_too_and_refuses_what_it_cannot_do() {
     assert_eq!(out.status.code(), Some(2), "{text}");
     assert!(text.contains("SignatureDoesNotMatch") && !text.contains("wrong-secret"));
 }
+
+/// Waits for the command, which is let write nowhere but into a directory of its own.
+fn without_credentials(server: &Server, words: &str, metadata: &str) -> Output {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+    command.args(words.split(' ')).args(["--endpoint", &server.url(), "--bucket", "bucket"]);
+    command.env_clear().env("HOME", home.path()).env("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata);
+    command.output().unwrap()
+}
+
+#[test]
+fn without_credentials_no_instance_is_asked_and_the_next_step_is_said() {
+    let (server, metadata) = (Server::start(Setup::default()).unwrap(), Server::start(Setup::default()).unwrap());
+    let out = without_credentials(&server, "bench s3", &metadata.url());
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{text}");
+    assert!(text.contains("set AWS_ACCESS_KEY_ID") && text.trim_end().lines().count() == 1, "{text}");
+    assert!(text.len() < 400, "{text}");
+    assert_eq!((metadata.accepted(), server.accepted()), (0, 0));
+    if cfg!(feature = "aws-config") {
+        assert!(!without_credentials(&server, "bench s3 --instance-metadata", &metadata.url()).status.success());
+        assert!(metadata.accepted() > 0, "it is asked when told to");
+    }
+}
+
+#[test]
+fn a_bucket_that_does_not_exist_ends_a_replay_before_it_begins() {
+    let (server, dir) = (Server::start(Setup::default()).unwrap(), tempfile::tempdir().unwrap());
+    let path = dir.path().join("tiers.json");
+    let tier = |bucket: &str| {
+        serde_json::json!({"tiers": [{
+            "type": "s3", "s3_endpoint": server.url(), "bucket": bucket, "s3_region": "us-east-1",
+            "aws_access_key_id": "AKIDTEST", "aws_secret_access_key": SECRET,
+        }]})
+    };
+    let replay = |bucket: &str| {
+        std::fs::write(&path, tier(bucket).to_string()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+        command.args(["replay", "--requests", "1", "--chunk-bytes", "64KiB", "--config"]).arg(&path);
+        command.env_clear().output().unwrap()
+    };
+    let out = replay("absent");
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{text}");
+    assert!(text.contains("the bucket absent does not exist") && text.contains("create it"), "{text}");
+    assert!(!server.seen().iter().any(|seen| seen.method == "PUT" && !seen.target.contains(".kvtier")));
+    let out = replay("bucket");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}

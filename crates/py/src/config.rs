@@ -15,6 +15,9 @@ use crate::end::whole;
 use crate::log;
 use crate::store::{Settings, Spelling, Store};
 
+/// How long a bucket may take at the start to say whether it is there.
+const CHECK_MAX: Duration = Duration::from_secs(2);
+
 /// What names the tiers.
 pub enum Source {
     /// A list of specs, as JSON.
@@ -89,8 +92,17 @@ pub fn open(py: Python<'_>, source: &Source, options: &Options) -> PyResult<Stor
     }
     let started = py.detach(|| start(source, options)).map_err(|e| PyValueError::new_err(whole(&e)))?;
     started.notes.iter().for_each(|note| log::write(py, "warning", note));
+    log_problems(py, &started.opened);
     let server = options.metrics.as_deref().map(|address| serve(py, address, &started.opened)).transpose()?;
     Ok(Store::new(started.opened, Settings { spelling: started.spelling, ..options.store }, server))
+}
+
+/// Logs what keeps a bucket from working: an error where it does not exist, else a warning. It may pass, and so refuses nothing.
+fn log_problems(py: Python<'_>, opened: &Opened) {
+    for problem in py.detach(|| opened.check(CHECK_MAX)) {
+        let level = if problem.kind() == ErrorKind::Invalid { "error" } else { "warning" };
+        log::write(py, level, &whole(&problem));
+    }
 }
 
 fn start(source: &Source, options: &Options) -> Result<Started, Error> {

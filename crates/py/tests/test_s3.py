@@ -90,6 +90,17 @@ class Faults(Case):
         self.assertEqual(into.tobytes(), filled(3).tobytes())
         self.assertEqual(len(again.keys()), 1)
 
+    def test_a_bucket_that_does_not_exist_is_logged_at_the_start(self):
+        spec = self.server().spec(bucket="absent")
+        for opened in (lambda: kvtier.Connector(tiers=[spec]), lambda: Store(tiers=[spec])):
+            with self.assertLogs("kvtier", level="ERROR") as log:
+                tiers = opened()
+            self.addCleanup(tiers.close)
+            self.assertIn("the bucket absent does not exist", log.output[0])
+            self.assertIn("create it", log.output[0])
+        self.assertFalse(tiers.status().healthy)
+        self.assertIn("the bucket absent does not exist", " ".join(tiers.status().reasons))
+
     def test_a_bucket_that_never_answers_costs_a_batch_its_time_and_no_more(self):
         silent = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(silent.close)

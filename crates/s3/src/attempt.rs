@@ -155,6 +155,9 @@ impl Inner {
         {
             self.names_requests.store(true, Ordering::Relaxed);
         }
+        if head.is_success() && self.bucket_missing.load(Ordering::Relaxed) {
+            self.bucket_missing.store(false, Ordering::Relaxed);
+        }
         let now = Instant::now();
         match head.status {
             429 | 503 => {
@@ -219,6 +222,9 @@ impl Open {
             inner.pool.put(way);
         }
         let complaint = Complaint::of(&body);
+        if complaint.code.as_deref() == Some("NoSuchBucket") {
+            inner.bucket_missing.store(true, Ordering::Relaxed);
+        }
         let header = |name| head.header(name).map(str::to_owned);
         let request_id = header("x-amz-request-id");
         let silent = body.is_empty() && !inner.names_requests.load(Ordering::Relaxed);

@@ -59,6 +59,8 @@ pub(crate) struct Inner {
     pub deletes_singly: AtomicBool,
     pub gets: AtomicU64,
     pub ranges: RangeSupport,
+    /// The store said last that there is no such bucket.
+    pub bucket_missing: AtomicBool,
     /// Wakes the requests that hang at an endpoint that is back, so that they are sent again.
     pub recovered: Notify,
 }
@@ -100,6 +102,7 @@ impl Client {
             deletes_singly: AtomicBool::new(!config.endpoint.provider().deletes_many()),
             gets: AtomicU64::new(0),
             ranges: RangeSupport::default(),
+            bucket_missing: AtomicBool::new(false),
             recovered: Notify::new(),
             config,
         };
@@ -134,6 +137,11 @@ impl Client {
     /// How many GETs and HEADs may be in flight now. Writes, deletes and listings have a pace of their own, which this does not follow.
     pub fn requests_limit(&self) -> usize {
         self.inner.gates.of(Class::Read).current()
+    }
+
+    /// Whether the store said last that there is no such bucket. One answer of the bucket ends that.
+    pub fn is_bucket_missing(&self) -> bool {
+        self.inner.bucket_missing.load(Ordering::Relaxed)
     }
 
     /// Whether the store ignored a range within the last minute: then whole objects are asked for.

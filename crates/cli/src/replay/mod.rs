@@ -20,6 +20,8 @@ use self::home::Home;
 use self::model::Size;
 use crate::BadInput;
 
+/// How long a bucket may take to say whether it is there.
+const CHECK_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 /// How many requests are generated where nothing else is said.
 const GENERATED_DEFAULT: usize = 2000;
 /// The most requests that are generated: they are kept in memory, about half a kilobyte each.
@@ -109,6 +111,7 @@ pub fn run(args: Args) -> Result<bool> {
         std::sync::Arc::new(timed)
     });
     let opened: Opened = opened.map_err(crate::cannot_open)?;
+    check(&opened)?;
     let _server = serve(args.metrics.as_deref(), &opened)?;
     let peer = match (args.peers, home.files()) {
         (0, _) => None,
@@ -137,6 +140,17 @@ pub fn run(args: Args) -> Result<bool> {
         printed?;
     }
     Ok(outcome.wrong_bytes == 0)
+}
+
+/// Refuses a bucket that does not exist; what else its store says now may pass.
+fn check(opened: &Opened) -> Result<(), BadInput> {
+    for problem in opened.check(CHECK_MAX) {
+        if problem.kind() == kvtier::core::ErrorKind::Invalid {
+            return Err(BadInput(format!("{:#}", anyhow::Error::from(problem))));
+        }
+        eprintln!("kvtier: {:#}", anyhow::Error::from(problem));
+    }
+    Ok(())
 }
 
 /// The requests of the trace, or of the generated workload.

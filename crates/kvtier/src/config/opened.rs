@@ -1,6 +1,7 @@
 //! Tiers that a configuration opened.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvtier_core::{Error, Tier};
 
@@ -28,6 +29,22 @@ impl Opened {
     /// The tiers and the stack over them, as their metrics show them.
     pub fn shown(&self) -> &[Shown] {
         &self.shown
+    }
+
+    /// Asks the store of each bucket whether the bucket is there, for at most this long. What keeps a tier from working, with what to do:
+    /// `Invalid` where the bucket does not exist; empty where nothing does. The tiers try again by themselves.
+    pub fn check(&self, time: Duration) -> Vec<Error> {
+        #[cfg(feature = "s3")]
+        {
+            let ctx = kvtier_core::Ctx::within(time);
+            let asked: Vec<_> = self.s3.iter().map(|s3| s3.check(&ctx)).collect();
+            asked.into_iter().filter_map(|asked| asked.wait().err()).collect()
+        }
+        #[cfg(not(feature = "s3"))]
+        {
+            let _ = time;
+            Vec::new()
+        }
     }
 
     /// Registers an arena's memory with the engines that move files, so that what lies in it moves with less work. Without, everything works

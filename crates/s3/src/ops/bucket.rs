@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering;
+
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Provider};
 use crate::error::{Error, ErrorKind, Result};
@@ -12,7 +14,11 @@ impl Client {
     pub async fn head_bucket(&self) -> Result<bool> {
         match self.run((Class::Control, "head_bucket"), self.inner.ask(&Request::new("HEAD", None), 0)).await {
             Ok(_) => Ok(true),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                // The answer to a HEAD has no code.
+                self.inner.bucket_missing.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
             Err(e) => Err(e),
         }
     }

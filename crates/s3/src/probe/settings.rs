@@ -78,7 +78,7 @@ impl Client {
     async fn setting(&self, name: &str, field: &str) -> Result<Setting> {
         match self.ask_setting(name).await {
             Ok(answer) => Ok(setting(&answer.body, field)),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Setting::Off),
+            Err(e) if is_unset(&e) => Ok(Setting::Off),
             Err(e) => why_not(e).map(Setting::Unknown),
         }
     }
@@ -86,7 +86,7 @@ impl Client {
     async fn lifecycle(&self) -> Result<Lifecycle> {
         match self.ask_setting("lifecycle").await {
             Ok(answer) => Ok(lifecycle(&answer.body)),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Lifecycle::Rules(Vec::new())),
+            Err(e) if is_unset(&e) => Ok(Lifecycle::Rules(Vec::new())),
             Err(e) => why_not(e).map(Lifecycle::Unknown),
         }
     }
@@ -95,6 +95,11 @@ impl Client {
         let request = Request { query: &[(name, "")], ..Request::new("GET", None) };
         self.run((Class::Control, "settings"), answered(&self.inner, &request, ANSWER_BYTES_MAX)).await
     }
+}
+
+/// Whether the bucket has no such setting; one that does not exist has none either, and that is an error.
+fn is_unset(e: &Error) -> bool {
+    e.kind() == ErrorKind::NotFound && e.code() != Some("NoSuchBucket")
 }
 
 /// Why the store does not tell, if that is what the error says.

@@ -99,6 +99,16 @@ impl S3Tier {
         &self.shared.client
     }
 
+    /// Asks the store whether the bucket is there, for those who want to know it at the start. `Invalid` where it does not exist: until it
+    /// does, saves and loads fail, and the status says so. Other errors are those of the request.
+    pub fn check(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline);
+        let work = async move { shared.check(deadline).await };
+        self.ask(("check", ctx), work, |answer, checked| {
+            answer.complete(checked);
+        })
+    }
+
     fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.runtime {
             runtime.spawn(job);
@@ -332,6 +342,8 @@ impl Observe for S3Tier {
 
     fn status(&self) -> Status {
         let mut reasons = Vec::new();
+        let missing = self.shared.client.is_bucket_missing();
+        reasons.extend(missing.then(|| self.shared.missing_bucket()));
         match (self.shared.books().is_listed(), self.shared.names.tells()) {
             (true, _) => {}
             (false, true) => reasons.push("the bucket is still being listed: usage is not complete".to_owned()),
@@ -355,7 +367,7 @@ impl Observe for S3Tier {
             ("requests_head", sent.requests_head),
             ("requests_delete", sent.requests_delete),
         ]);
-        Status::new(!self.shared.gate.is_closed(), reasons, counters)
+        Status::new(!self.shared.gate.is_closed() && !missing, reasons, counters)
     }
 }
 

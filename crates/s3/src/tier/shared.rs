@@ -217,6 +217,28 @@ impl Shared {
         self.listeners.tell();
     }
 
+    /// What to do about a bucket that does not exist.
+    pub fn missing_bucket(&self) -> String {
+        let endpoint = self.client.endpoint();
+        let bucket = endpoint.bucket();
+        format!(
+            "the bucket {bucket} does not exist at {endpoint}: create it, or correct bucket, endpoint or region; \
+             it is used as soon as it exists"
+        )
+    }
+
+    /// Asks whether the bucket is there.
+    pub async fn check(&self, deadline: Instant) -> Result<(), Error> {
+        match self.client.until(deadline).head_bucket().await {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let error = Error::new(ErrorKind::Invalid, self.missing_bucket());
+                Err(error.with_op("check").with_tier(self.caps.name.clone()))
+            }
+            Err(e) => Err(self.error("check", None, e)),
+        }
+    }
+
     pub fn last_fault(&self) -> Option<String> {
         self.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

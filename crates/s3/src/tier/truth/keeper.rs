@@ -19,6 +19,8 @@ const SNAPSHOT_RECORDS: u64 = 1 << 16;
 const PAUSE: Duration = Duration::from_secs(1);
 /// And at most, after many failures.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// How often a bucket that does not exist is asked for again.
+const MISSING_PAUSE: Duration = Duration::from_secs(2);
 /// Journal objects stay for so many intervals after they were written, so that all nodes see them.
 const JOURNALS_STAY: u32 = 3;
 /// So often a snapshot that cannot be read is tried before the bucket is listed without it.
@@ -73,7 +75,11 @@ pub async fn look_around(shared: Arc<Shared>) {
             known = told(&shared, "settings", caveats::look(&shared).await);
         }
         let done = told(&shared, "uploads", uploads::abort(&shared).await);
-        pause = if known && done { UPLOADS_EVERY } else { (2 * pause).min(PAUSE_MAX) };
+        pause = match shared.client.is_bucket_missing() {
+            true => MISSING_PAUSE,
+            false if known && done => UPLOADS_EVERY,
+            false => (2 * pause).min(PAUSE_MAX),
+        };
         tokio::time::sleep(pause).await;
     }
 }

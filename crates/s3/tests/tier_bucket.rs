@@ -1,0 +1,61 @@
+//! A bucket that does not exist: it is said at once, with what to do, and the tier works as soon as it is there.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_core::{Ctx, ErrorKind, Loaded, Observe, Saved, Tier};
+use kvtier_s3::Client;
+use kvtier_s3::tier::{S3Tier, TierConfig};
+use kvtier_testkit::conformance::Fixture;
+use support::tier::{PREFIX, plain_server, within};
+use support::{config_of, endpoint};
+
+const LEN: usize = 10_000;
+/// What must not hang; no measure of speed.
+const PATIENCE: Duration = Duration::from_secs(180);
+const SAID: &str = "the bucket bucket does not exist at http://";
+
+#[test]
+fn a_bucket_that_does_not_exist_is_said_and_used_once_it_exists() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for capped in [true, false] {
+        let server = plain_server();
+        let admin = Client::new(config_of(endpoint(&server, "bucket")));
+        runtime.block_on(admin.delete_bucket()).unwrap();
+        let mut config = TierConfig::new(config_of(endpoint(&server, "bucket"))).with_prefix(PREFIX);
+        config.capacity_bytes = capped.then_some(64 << 20);
+        let tier = Arc::new(S3Tier::open(config).unwrap());
+        let mut suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
+        suite.tier = Arc::clone(&tier) as Arc<_>;
+        let said = || tier.status().reasons.iter().any(|reason| reason.starts_with(SAID));
+        within(PATIENCE, "the status says so without any request of ours", said);
+        assert!(!tier.status().healthy);
+        let check = || tier.check(&Ctx::within(PATIENCE)).wait();
+        let error = check().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains(SAID) && error.to_string().contains("create it"), "{error}");
+        let key = suite.key(1);
+        assert!(suite.save_with(suite.save_op(&key, LEN)).result.is_err());
+        assert!(said(), "capped: {capped}");
+        runtime.block_on(admin.create_bucket()).unwrap();
+        within(PATIENCE, "it is found by itself", || !said() && tier.status().healthy);
+        check().unwrap();
+        assert_eq!(suite.save(&key, LEN), Saved::Stored);
+        assert_eq!(suite.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
+        tier.close().wait().unwrap();
+    }
+}
+
+#[test]
+fn a_check_of_a_store_that_refuses_us_is_no_missing_bucket() {
+    let server = plain_server();
+    let mut config = config_of(endpoint(&server, "bucket"));
+    config.credentials = Arc::new(kvtier_s3::Credentials::new("AKIDTEST", "another/secret"));
+    let tier = S3Tier::open(TierConfig::new(config)).unwrap();
+    let error = tier.check(&Ctx::within(PATIENCE)).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(!tier.status().reasons.iter().any(|reason| reason.contains("does not exist")));
+}
