@@ -36,8 +36,8 @@ pub struct Measured {
 
 impl Measured {
     fn hear(&mut self, error: &Error) {
-        let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-        let text = format!("{error}{cause}");
+        let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+        let text = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
         self.errors += 1;
         if matches!(error.kind(), ErrorKind::Full | ErrorKind::Denied) {
             self.fatal.get_or_insert_with(|| text.clone());
@@ -184,5 +184,14 @@ mod tests {
     #[test]
     fn all_else_is_the_tiers_own() {
         kvtier_testkit::passes_everything_on(|inner| Arc::new(Timed::around(inner).0));
+    }
+
+    #[test]
+    fn the_last_error_has_all_its_causes() {
+        let refused = Error::new(ErrorKind::Io, "the store cannot be reached").with_source("connection refused");
+        let mut measured = Measured::default();
+        measured.hear(&Error::new(ErrorKind::Io, "the request failed").with_source(refused));
+        let last = measured.last_error.expect("one was heard");
+        assert_eq!(last, "the request failed: the store cannot be reached: connection refused");
     }
 }
