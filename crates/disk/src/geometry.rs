@@ -30,8 +30,7 @@ impl Shape {
     /// What the namespace says of chunks like this one; a save of `len` bytes tells more where partial ones are not allowed.
     fn of(key: &Key, len: Option<u64>) -> Self {
         let ns = key.namespace();
-        let declared = if let KeyId::Object(id) = key.id() { ns.chunk_bytes(id.group) } else { None };
-        Shape { bytes: declared.or(len.filter(|_| !ns.allow_partial())), partial: ns.allow_partial() }
+        Shape { bytes: key.full_bytes().or(len.filter(|_| !ns.allow_partial())), partial: ns.allow_partial() }
     }
 
     /// What both together know; `None` when they contradict each other.

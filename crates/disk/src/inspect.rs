@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvtier_core::Error;
-use kvtier_key::{Digest, Facts, PieceSums};
+use kvtier_key::{ChunkShape, Digest, Facts, PieceSums};
 
 pub use crate::home::Scratch;
 use crate::home::{FileId, Manifest, kind_of, living, quarantine};
@@ -134,6 +134,12 @@ impl Directory {
     /// The foreign layout that the names in a directory without a manifest are of: that of the first name that is any's.
     pub fn guess(root: &Path) -> io::Result<Option<Layout>> {
         foreign::guess(root)
+    }
+
+    /// The shape of a chunk that lies in a directory of a layout with headers; `None` where none there states one, and for a directory that
+    /// does not exist. A chunk may be shorter than a full one.
+    pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>> {
+        if layout.has_headers() { foreign::find_shape(root, layout) } else { Ok(None) }
     }
 
     fn new(root: PathBuf, layout: Layout, capacity_bytes: Option<u64>) -> Self {

@@ -34,6 +34,16 @@ impl Key {
         &self.id
     }
 
+    /// Bytes of a full chunk of this key's kind, as its namespace declares them. Keys of LMCache's in-process mode have no group: their chunks
+    /// are of group 0. Those of single layers are shorter, and undeclared.
+    pub fn full_bytes(&self) -> Option<u64> {
+        match self.id() {
+            KeyId::Object(id) => self.ns.chunk_bytes(id.group),
+            KeyId::Engine(_) => self.ns.chunk_bytes(0),
+            KeyId::Layer(_) => None,
+        }
+    }
+
     /// BLAKE3 of the canonical form: what indexes and media use.
     pub fn digest(&self) -> &Digest {
         &self.digest
@@ -111,5 +121,21 @@ impl Hash for Key {
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({})", self.digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ChunkHash, KvRank};
+
+    #[test]
+    fn keys_without_a_group_have_the_declared_size_of_group_0() {
+        let ns = Arc::new(Namespace::new("t", Digest::default()).with_chunk_bytes(0, 7).with_chunk_bytes(1, 9));
+        let full = |id: KeyId| Key::new(Arc::clone(&ns), id).full_bytes();
+        let object = |group| ObjectKey::new("m", KvRank(0), group, ChunkHash::new(&[1; 32]), "").unwrap();
+        assert_eq!([0, 1, 2].map(|group| full(object(group).into())), [Some(7), Some(9), None]);
+        assert_eq!(full(KeyId::from_engine_text("m@1@0@5@half").unwrap()), Some(7));
+        assert_eq!(full(KeyId::from_engine_text("m@1@0@5@half@3").unwrap()), None, "one layer of a chunk");
     }
 }

@@ -83,6 +83,9 @@ pub struct Config {
     pub retries_max: u32,
     /// The checksum to send with objects; if there is one, those that come back are verified.
     pub checksum: Checksum,
+    /// The storage class that uploads ask for (`x-amz-storage-class`), such as `INTELLIGENT_TIERING`, unless a [`crate::ops::Put`] names another;
+    /// `None`: that of the bucket.
+    pub storage_class: Option<String>,
     /// Whether the body's SHA-256 is signed from the start. Otherwise only once the store insists.
     pub sign_bodies: bool,
     /// Whether and when slow GETs are hedged.
@@ -115,6 +118,7 @@ impl Config {
             idle_max,
             retries_max: 5,
             checksum,
+            storage_class: None,
             sign_bodies: false,
             hedge: None,
             read_only: false,

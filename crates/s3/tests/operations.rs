@@ -274,6 +274,31 @@ async fn multipart_uploads_become_one_object() {
 }
 
 #[tokio::test]
+async fn uploads_name_their_storage_class() {
+    let (server, memory) = (server(|_| {}), Memory::new());
+    let mut config = config(&server);
+    config.storage_class = Some("STANDARD_IA".into());
+    let client = Client::new(config);
+    let plain = Client::new(support::config(&server));
+    let body = memory.view(&pattern(100));
+    let large = memory.view(&pattern(6 * MIB));
+    plain.put("none", &body, &Put::default()).await.unwrap();
+    client.put("of the client", &body, &Put::default().meta("a", "b")).await.unwrap();
+    client.put("own", &body, &Put::default().storage_class("INTELLIGENT_TIERING")).await.unwrap();
+    client.put_multipart("parts", &large, &Put::default(), (5 * MIB, 2)).await.unwrap();
+    let seen = server.seen();
+    let of = |method: &str, target: &str| {
+        let mut all = seen.iter().filter(|seen| seen.method == method && seen.target.contains(target));
+        all.next().unwrap().header("x-amz-storage-class").map(str::to_owned)
+    };
+    assert_eq!(of("PUT", "none"), None);
+    assert_eq!(of("PUT", "of%20the%20client").as_deref(), Some("STANDARD_IA"));
+    assert_eq!(of("PUT", "own").as_deref(), Some("INTELLIGENT_TIERING"));
+    assert_eq!(of("POST", "parts?uploads").as_deref(), Some("STANDARD_IA"));
+    assert_eq!(of("PUT", "parts?partNumber"), None, "a part has the class of its upload");
+}
+
+#[tokio::test]
 async fn buckets_are_made_and_unmade() {
     let server = server(|_| {});
     let client = client(&server);

@@ -5,13 +5,16 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
-use kvtier_key::{Digest, Facts, Key, Namespace, PieceSums};
+use kvtier_key::{ChunkShape, Digest, Facts, GdsHeader, Key, Namespace, PieceSums};
 
 use super::{Damage, Named, PIECE};
 use crate::home::is_head_of_hash;
 use crate::layout::Layout;
 use crate::layout::facts::Known;
 use crate::layout::headers::{self, Told};
+
+/// The most chunks whose headers are read to find a shape.
+const LOOKS_MAX: u32 = 1000;
 
 /// Every entry of the directories that the layout has files in: with its metadata only where its name is no chunk's.
 pub fn walk(
@@ -45,6 +48,25 @@ pub fn guess(root: &Path) -> io::Result<Option<Layout>> {
     })
     .or_else(|e| if found.is_some() { Ok(()) } else { Err(e) })?;
     Ok(found)
+}
+
+/// The shape of the first chunk whose header can be read, of at most [`LOOKS_MAX`] that are looked at.
+pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>> {
+    let mut found = None;
+    let mut looks = 0;
+    let walked = entries(root, ("", layout.depth()), &mut |path, name, _| {
+        if name.is_some_and(|name| layout.key_of(name).is_some()) {
+            looks += 1;
+            let beside = headers::read_sidecar(path)?;
+            found = beside.and_then(|beside| GdsHeader::decode(&beside).ok()).filter(GdsHeader::is_current);
+        }
+        // No error, but the end of the walk.
+        if found.is_some() || looks == LOOKS_MAX { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+    });
+    match walked {
+        Err(e) if found.is_none() && looks < LOOKS_MAX && e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(found.map(|header| ChunkShape::new(header.shape, header.format))),
+    }
 }
 
 /// Who sees an entry: its path, the same from the root on if it is text, and what it is.

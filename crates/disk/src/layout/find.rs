@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kvtier_core::Event;
 use kvtier_index::Chunk;
-use kvtier_key::{Digest, GdsHeader, Key, KeyId, Namespace};
+use kvtier_key::{Digest, GdsHeader, Key, Namespace};
 
 use super::facts::{Known, Whose, whose};
 use super::headers::{self, payload_of};
@@ -131,7 +131,7 @@ fn payload_of_some(header: Option<&GdsHeader>, file_bytes: u64) -> Option<u64> {
 /// The payload's length in a file of `bytes` without facts: of a chunk whose length the namespace knows, writers that write whole pages only
 /// leave a padded file.
 fn payload_len(key: &Key, bytes: u64) -> u64 {
-    match chunk_bytes(key) {
+    match key.full_bytes() {
         Some(full) if is_padded(bytes, full) => full,
         _ => bytes,
     }
@@ -145,10 +145,5 @@ pub fn is_padded(bytes: u64, len: u64) -> bool {
 /// Whether the namespace lets a chunk of this key have `len` bytes.
 pub fn is_allowed(key: &Key, len: u64) -> bool {
     let ns: &Namespace = key.namespace();
-    chunk_bytes(key).is_none_or(|full| len == full || (len < full && ns.allow_partial()))
-}
-
-fn chunk_bytes(key: &Key) -> Option<u64> {
-    let KeyId::Object(id) = key.id() else { return None };
-    key.namespace().chunk_bytes(id.group)
+    key.full_bytes().is_none_or(|full| len == full || (len < full && ns.allow_partial()))
 }

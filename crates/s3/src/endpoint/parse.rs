@@ -190,7 +190,15 @@ fn aws(host: &str) -> Option<Site> {
     let bucket = (at > 0).then(|| labels[..at].join("."));
     let rest: Vec<&str> = labels[at + 1..].iter().copied().filter(|label| *label != "dualstack").collect();
     let inside = labels[at].strip_prefix("s3-").filter(|rest| *rest != "fips");
-    let region = rest.first().copied().or(inside).map(str::to_owned).or(Some("us-east-1".into()));
+    let inside = inside.map(|rest| rest.strip_prefix("fips-").unwrap_or(rest));
+    let region = match inside {
+        // One name for all regions: the bucket's own is not in it.
+        Some("accelerate") => None,
+        // An old name of us-east-1.
+        Some("external-1") => Some("us-east-1"),
+        inside => rest.first().copied().or(inside).or(Some("us-east-1")),
+    };
+    let region = region.map(str::to_owned);
     let provider = if labels[at].starts_with("s3express-") { Provider::Express } else { Provider::Aws };
     Some(Site { provider, host: format!("{}{domain}", labels[at..].join(".")), bucket, region })
 }

@@ -32,6 +32,27 @@ fn aws_in_all_its_forms() {
 }
 
 #[test]
+fn names_of_aws_that_hold_no_region_or_another_word_before_it() {
+    // Transfer acceleration: one name for all regions, so that the region has to be set.
+    for url in [
+        "s3://b.s3-accelerate.amazonaws.com",
+        "https://b.s3-accelerate.amazonaws.com",
+        "b.s3-accelerate.dualstack.amazonaws.com",
+    ] {
+        assert!(refused(Place::of(url)).contains("no region"), "{url}");
+        let endpoint = Place::of(url).region("eu-west-1").resolve().unwrap();
+        assert_eq!((endpoint.region.as_str(), endpoint.bucket.as_str()), ("eu-west-1", "b"), "{url}");
+        assert!(endpoint.to_string().contains("s3-accelerate"), "{endpoint}");
+        assert_eq!(endpoint.region_at("b.s3-accelerate.amazonaws.com"), None);
+    }
+    let signed_for = |url: &str| Place::of(url).bucket("b").resolve().unwrap().region;
+    assert_eq!(signed_for("https://s3-external-1.amazonaws.com"), "us-east-1");
+    assert_eq!(signed_for("https://s3-fips-us-gov-west-1.amazonaws.com"), "us-gov-west-1");
+    assert_eq!(signed_for("https://s3-fips.us-gov-west-1.amazonaws.com"), "us-gov-west-1");
+    assert_eq!(signed_for("https://s3-eu-west-1.amazonaws.com"), "eu-west-1");
+}
+
+#[test]
 fn directory_buckets() {
     let zonal = "https://kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com us-east-1 express";
     assert_eq!(shown(Place::of("s3://kv--use1-az4--x-s3").region("us-east-1")), zonal);

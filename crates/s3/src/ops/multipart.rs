@@ -55,6 +55,7 @@ impl Client {
 async fn create(inner: &Arc<Inner>, key: &str, put: &Put) -> Result<String> {
     let mut headers: Vec<(&str, &str)> = put.meta.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     headers.extend(inner.config.checksum.name().map(|name| ("x-amz-checksum-algorithm", name)));
+    headers.extend(put.class_header(&inner.config));
     let request = Request { query: &[("uploads", "")], headers: &headers, ..Request::new("POST", Some(key)) };
     let answer = inner.ask(&request, ANSWER_BYTES_MAX).await?;
     let mut id = None;

@@ -4,6 +4,7 @@ use kvtier_mem::View;
 
 use crate::checksum::Checksum;
 use crate::client::Client;
+use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Payload, Request};
 use crate::retry::Class;
@@ -22,6 +23,8 @@ pub struct Put {
     pub meta: Vec<(String, String)>,
     /// The body's CRC-32C, where the caller knows it: then it is not computed again.
     pub crc32c: Option<u32>,
+    /// The storage class of this object, such as `INTELLIGENT_TIERING`; `None`: that of [`crate::Config::storage_class`].
+    pub storage_class: Option<String>,
 }
 
 impl Put {
@@ -34,6 +37,18 @@ impl Put {
     pub fn meta(mut self, name: &str, value: impl Into<String>) -> Self {
         self.meta.push((format!("x-amz-meta-{name}"), value.into()));
         self
+    }
+
+    /// In this storage class.
+    pub fn storage_class(mut self, name: impl Into<String>) -> Self {
+        self.storage_class = Some(name.into());
+        self
+    }
+
+    /// The header that names the storage class, where one is set: of this upload, else of the client.
+    pub(super) fn class_header<'a>(&'a self, config: &'a Config) -> Option<(&'static str, &'a str)> {
+        let name = self.storage_class.as_deref().or(config.storage_class.as_deref());
+        name.map(|name| ("x-amz-storage-class", name))
     }
 }
 
@@ -66,6 +81,9 @@ impl Client {
         if let (Some(name), Some(value)) = (sum.header(), &value) {
             headers.push(name, value)?;
         }
+        if let Some((name, value)) = put.class_header(&self.inner.config) {
+            headers.push(name, value)?;
+        }
         for (name, value) in &put.meta {
             headers.push(name, value)?;
         }
@@ -93,7 +111,7 @@ pub fn host(view: &View) -> Result<&[u8]> {
 /// The few headers of an upload, on the stack.
 #[derive(Default)]
 struct Headers<'a> {
-    items: [(&'a str, &'a str); META_MAX + 2],
+    items: [(&'a str, &'a str); META_MAX + 3],
     len: usize,
 }
 

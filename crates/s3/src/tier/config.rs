@@ -109,6 +109,13 @@ pub struct TierConfig {
     pub layout: Layout,
     /// What is made of objects without facts.
     pub verify: Verify,
+    /// Bytes of a full chunk where a namespace does not declare them; `None`: the longest save of a kind tells.
+    pub chunk_bytes: Option<u64>,
+    /// Whether chunks shorter than full ones are refused, whatever their namespace says.
+    pub whole_chunks: bool,
+    /// The storage class of chunks (`x-amz-storage-class`); `None`: that of the client, else of the bucket. The tier's own small objects below
+    /// `.kvtier` are written over often and stay in the bucket's class.
+    pub storage_class: Option<String>,
     /// Whether a save asks the store to keep an object that is there already (`If-None-Match`), except over one found corrupt. Left out
     /// where the store is known not to honour it, or found so.
     pub if_absent: bool,
@@ -159,6 +166,9 @@ impl TierConfig {
             prefix: String::new(),
             layout: Layout::Kvtier,
             verify: Verify::Lenient,
+            chunk_bytes: None,
+            whole_chunks: false,
+            storage_class: None,
             if_absent: false,
             old_names: false,
             fresh_hit_max: Duration::from_secs(60),
@@ -240,6 +250,10 @@ impl TierConfig {
             ),
             (self.part_bytes >= 5 << 20, "part_bytes is less than the 5 MiB that stores demand; raise it"),
             (self.parts_max > 0, "parts_max is 0; let at least one part go"),
+            (
+                self.storage_class.as_deref().is_none_or(is_readable_class),
+                "storage_class is no word, or one whose objects cannot be read at once (GLACIER, DEEP_ARCHIVE); choose another",
+            ),
             (self.client.requests_max > 0, "requests_max is 0; let at least one request go"),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
@@ -247,6 +261,13 @@ impl TierConfig {
             None => self.truth.check(),
         }
     }
+}
+
+/// Whether a storage class is a word of S3's whose objects can be read without restoring them first.
+fn is_readable_class(name: &str) -> bool {
+    let is_word =
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    is_word && !matches!(name, "GLACIER" | "DEEP_ARCHIVE")
 }
 
 #[cfg(test)]
@@ -278,6 +299,12 @@ mod tests {
         assert!(refused(&both).contains("quotas and compat"));
         assert!(refused(&|c| c.quotas = Quotas::new().with("a", 1)).contains("capacity_bytes"));
         assert!(refused(&|c| c.part_bytes = 1).contains("part_bytes"));
+        for class in ["DEEP_ARCHIVE", "GLACIER", "", "A B", "x\r\ny"] {
+            assert!(refused(&|c| c.storage_class = Some(class.into())).contains("storage_class"), "{class:?}");
+        }
+        let mut cold = config();
+        cold.storage_class = Some("GLACIER_IR".into());
+        assert!(cold.check().is_ok());
         assert!(refused(&|c| c.threads = 0).contains("threads"));
         assert!("s3".parse::<Layout>().unwrap_err().to_string().contains("lmcache-mp"));
         for layout in Layout::ALL {

@@ -5,6 +5,8 @@ use std::sync::{PoisonError, RwLock};
 use kvtier_core::{Error, ErrorKind, Key};
 use kvtier_key::KeyId;
 
+use super::config::TierConfig;
+
 /// The most kinds of chunks that are remembered.
 const KINDS_MAX: usize = 4096;
 
@@ -14,25 +16,48 @@ const KINDS_MAX: usize = 4096;
 /// What was learned is not kept over a restart, and need not be: every load is proven by facts, or has exactly the length that was asked
 /// for. Until the first full chunk comes a partial one may be saved; it never makes full ones look too long.
 #[derive(Debug, Default)]
-pub struct Geometry(RwLock<HashMap<u64, u64>>);
+pub struct Geometry {
+    learned: RwLock<HashMap<u64, u64>>,
+    /// Bytes of a full chunk, where the configuration states them.
+    configured: Option<u64>,
+    /// Whether the configuration refuses partial chunks, whatever the namespace says.
+    whole_only: bool,
+}
 
 impl Geometry {
-    /// Bytes of a full chunk of this key's kind; `None` where nobody said.
+    /// What the configuration knows.
+    pub fn new(config: &TierConfig) -> Self {
+        Geometry { learned: RwLock::default(), configured: config.chunk_bytes, whole_only: config.whole_chunks }
+    }
+
+    /// Bytes of a full chunk of this key's kind; `None` where they are unknown.
     pub fn full(&self, key: &Key) -> Option<u64> {
-        declared(key).or_else(|| self.0.read().unwrap_or_else(PoisonError::into_inner).get(&kind(key)).copied())
+        let learned = || self.learned.read().unwrap_or_else(PoisonError::into_inner).get(&kind(key)).copied();
+        self.declared(key).or_else(learned)
     }
 
     /// Whether no chunk of this kind can have `len` bytes.
     pub fn is_too_long(&self, key: &Key, len: u64) -> bool {
-        declared(key).is_some_and(|full| len > full)
+        self.declared(key).is_some_and(|full| len > full)
+    }
+
+    /// What the namespace or the configuration says. Chunks of single layers are shorter than the configured ones.
+    fn declared(&self, key: &Key) -> Option<u64> {
+        let is_layer = matches!(key.id(), KeyId::Layer(_));
+        key.full_bytes().or(self.configured.filter(|_| !is_layer))
+    }
+
+    /// Whether chunks of this kind may be shorter than full ones.
+    pub fn allows_partial(&self, key: &Key) -> bool {
+        key.namespace().allow_partial() && !self.whole_only
     }
 
     /// A chunk of `len` bytes was saved, or found and proven.
     pub fn learn(&self, key: &Key, len: u64) {
-        if key.namespace().allow_partial() || self.full(key).is_some_and(|full| len <= full) {
+        if self.allows_partial(key) || self.full(key).is_some_and(|full| len <= full) {
             return;
         }
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.learned.write().unwrap_or_else(PoisonError::into_inner);
         let kind = kind(key);
         if all.len() < KINDS_MAX || all.contains_key(&kind) {
             all.entry(kind).and_modify(|full| *full = len.max(*full)).or_insert(len);
@@ -42,7 +67,7 @@ impl Geometry {
     /// Why a chunk of `len` bytes cannot be one of this kind.
     pub fn refusal(&self, key: &Key, len: u64) -> Option<Error> {
         let full = self.full(key)?;
-        let partial = key.namespace().allow_partial();
+        let partial = self.allows_partial(key);
         (self.is_too_long(key, len) || (len < full && !partial)).then(|| {
             let what = format!(
                 "chunks of this kind have {full} bytes, this one has {len}; fix the chunk size, or allow partial chunks \
@@ -51,11 +76,6 @@ impl Geometry {
             Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*key.digest())
         })
     }
-}
-
-/// What the namespace says.
-fn declared(key: &Key) -> Option<u64> {
-    if let KeyId::Object(id) = key.id() { key.namespace().chunk_bytes(id.group) } else { None }
 }
 
 /// All chunks that look alike.

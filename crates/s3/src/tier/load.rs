@@ -178,7 +178,8 @@ fn foreign(shared: &Shared, key: &Key, got: &Got, room: Option<u64>) -> Verdict 
     match shared.geometry.full(key) {
         _ if got.len == 0 => Verdict::Condemned(MissReason::Length),
         Some(full)
-            if shared.geometry.is_too_long(key, got.len) || (got.len < full && !key.namespace().allow_partial()) =>
+            if shared.geometry.is_too_long(key, got.len)
+                || (got.len < full && !shared.geometry.allows_partial(key)) =>
         {
             Verdict::Condemned(MissReason::Length)
         }

@@ -36,6 +36,7 @@ pub struct Manner {
     pub part_bytes: usize,
     pub parts_max: usize,
     pub room_wait_max: Duration,
+    storage_class: Option<String>,
     provider: Provider,
     settles: Semaphore,
 }
@@ -52,6 +53,7 @@ impl Manner {
             part_bytes: config.part_bytes,
             parts_max: config.parts_max,
             room_wait_max: config.room_wait_max,
+            storage_class: config.storage_class.clone(),
             provider,
             settles: Semaphore::new(SETTLES_MAX),
         }
@@ -203,6 +205,7 @@ async fn store(
     let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
     let mut how = meta(&facts, shared.manner.provider);
     how.crc32c = crc;
+    how.storage_class.clone_from(&manner.storage_class);
     how.if_absent = manner.if_absent.load(Ordering::Relaxed) && !shared.books().index.is_suspect(key.digest());
     loop {
         add(&shared.counters.conditional_puts, how.if_absent.into());

@@ -76,7 +76,7 @@ impl Shared {
             client,
             capacity_bytes: config.capacity_bytes,
             compat: config.compat.is_some(),
-            geometry: Geometry::default(),
+            geometry: Geometry::new(config),
             gate,
             bounce,
             counters: Counters::default(),
