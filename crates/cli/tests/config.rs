@@ -177,9 +177,45 @@ fn what_would_not_open_is_refused_with_its_place_and_cause() {
         assert_eq!(out.status.code(), Some(2), "{body}: {said}");
         assert!(parts.iter().all(|part| said.contains(part)) && !said.contains("TOPSECRET"), "{body}: {said}");
     }
-    let (_dir, path) = file("kv.yaml", "tier: [{type: host, bytes: 1MiB}]\n");
-    let said = text(&kvtier(&["config", "check", &path], &[]).stdout);
-    assert!(said.contains("did you mean \"tiers\"?"), "{said}");
+}
+
+#[test]
+fn tiers_that_are_no_stack_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().display();
+    let twice = format!(
+        r#"{{"tiers":[{{"type":"file","path":"{at}","bytes":1}},{{"type":"file","path":"{at}/.","bytes":1}}]}}"#
+    );
+    let upside_down = r#"{"tiers":[{"type":"file","path":"/a","bytes":1},{"type":"host","bytes":1}]}"#;
+    for (body, part) in [(twice.as_str(), "two tiers over the directory"), (upside_down, "memory first")] {
+        let (_dir, path) = file("kv.json", body);
+        let out = kvtier(&["config", "check", &path], &[]);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{body}: {said}");
+        assert!(said.contains(part) && said.contains("kv.json") && said.contains("tiers[1]"), "{body}: {said}");
+    }
+}
+
+#[test]
+fn an_endpoint_that_does_not_resolve_names_its_setting_and_file() {
+    for (name, body, key) in [
+        ("a.json", r#"{"type":"s3","s3_endpoint":"ftp://h/b","s3_region":"r"}"#, "s3_endpoint"),
+        ("b.yaml", "tiers:\n- {type: s3, bucket: b}\n", "bucket"),
+        ("c.yaml", "remote_url: s3://b_.example.com:0\nextra_config: {s3_region: r}\n", "remote_url"),
+    ] {
+        let (_dir, path) = file(name, body);
+        let out = kvtier(&["config", "check", &path], &[]);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{said}");
+        assert!(said.contains(name) && said.contains(key) && said.contains("does not resolve"), "{said}");
+    }
+}
+
+#[test]
+fn explain_says_what_is_in_force_where_a_setting_is_not_written() {
+    let out = kvtier(&["config", "explain", "s3_prefer_http2", "--json"], &[]);
+    let defaults: Vec<Value> = text(&out.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(!defaults.is_empty() && defaults.iter().all(|key| key["default"] == "false"), "{defaults:?}");
 }
 
 #[test]

@@ -62,13 +62,15 @@ pub fn run(args: &CheckArgs) -> Result<bool> {
     }
 }
 
-/// `Invalid` where a bucket is named so that nobody could ask for it: a name, a region, or nothing to sign is missing.
+/// `Invalid` where a bucket is named so that nobody could ask for it (a name, a region, or nothing to sign is missing), and where the shape of
+/// chunks is missing, without which nothing could be saved.
 fn reachable(read: Read) -> Result<Read, kvtier::core::Error> {
     for tier in &read.config.tiers {
         if let TierSpec::S3(spec) = tier {
             spec.resolve()?;
         }
     }
+    read.config.check_shapes()?;
     Ok(read)
 }
 

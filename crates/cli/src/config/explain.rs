@@ -29,7 +29,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
 }
 
 fn default(key: &Key) -> &str {
-    match key.default {
+    match key.default_here() {
         "" => "required",
         "null" => "none",
         text => text,

@@ -59,7 +59,7 @@ fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
         ("layout", spec.layout.unwrap_or_default().to_string()),
         ("verify", format!("{:?}", spec.verify.unwrap_or_default()).to_lowercase()),
     ];
-    facts.extend(spec.shape.as_ref().map(|shape| ("shape", shape.to_string())));
+    facts.extend(spec.shape_state().map(|state| ("shape", state.to_string())));
     facts.extend(limits(&spec.quotas, spec.fair));
     facts.extend(spec.compat.map(letter));
     facts
@@ -103,9 +103,20 @@ fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
         ("evictor", spec.evictor.name().into()),
         ("requests at once", spec.requests_max.to_string()),
         ("deadline", format!("{} s", spec.deadline.as_secs())),
-        ("http2", if spec.http2 { "where the server chooses it" } else { "off" }.into()),
+        ("http2", http2(spec.http2).into()),
         ("signed by", signs.into()),
     ];
+    facts.extend(spec.storage_class.clone().map(|class| ("storage class", class)));
+    facts.extend(spec.chunk_bytes.map(|bytes| ("chunk", format(bytes))));
     facts.extend(limits(&spec.quotas, spec.quotas.fair));
     facts
+}
+
+#[cfg(feature = "s3")]
+fn http2(http2: kvtier_s3::Http2) -> &'static str {
+    match http2 {
+        kvtier_s3::Http2::Auto => "where the server chooses it",
+        kvtier_s3::Http2::PriorKnowledge => "by prior knowledge over plain HTTP, where the server chooses it over TLS",
+        _ => "off",
+    }
 }

@@ -65,6 +65,9 @@ pub struct FileSpec {
     /// Whose chunks a directory of a foreign layout holds; without it the first key says so. No setting of files: whoever opens it knows.
     #[serde(skip)]
     pub namespace: Option<Arc<Namespace>>,
+    /// Whether the caller of saves states the shape of its chunks, in a layout whose files do. No setting of files: the caller knows.
+    #[serde(skip)]
+    pub saves_state_shape: bool,
 }
 
 impl FileSpec {
@@ -87,6 +90,7 @@ impl FileSpec {
             compat: None,
             name: None,
             namespace: None,
+            saves_state_shape: false,
         }
     }
 

@@ -20,7 +20,10 @@ mod opened;
 mod read;
 mod rules;
 mod s3;
+#[cfg(feature = "file")]
+mod shape;
 mod tiers;
+mod validate;
 mod value;
 mod yaml;
 
@@ -35,6 +38,8 @@ pub use opened::Opened;
 pub use read::{Form, Read, Reading};
 #[cfg(feature = "s3")]
 pub use s3::S3Spec;
+#[cfg(feature = "file")]
+pub use shape::ShapeState;
 pub use tiers::{Config, TierSpec};
 pub use value::Value;
 

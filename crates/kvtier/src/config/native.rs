@@ -10,7 +10,7 @@ use super::{Config, TierSpec, near, rules, yaml};
 use crate::Rule;
 
 /// The types of tiers that no adapter of LMCache's is.
-const OURS: &[&str] = &["host", "file", "gds"];
+pub(super) const OURS: &[&str] = &["host", "file", "gds"];
 
 /// The settings beside the tiers, and the tiers.
 const BESIDE: [&str; 5] = ["tiers", "name", "dirty_max", "computed_per_s", "prices"];
@@ -20,18 +20,33 @@ pub(super) fn text(text: &str, name: &str) -> Result<Value, Error> {
     let wrong =
         |form: &str, e: String| invalid(format!("{name}: not {form}: {e}; see docs/CONFIG.md for the accepted form"));
     match name.rsplit_once('.').map(|(_, ending)| ending) {
-        Some("yaml" | "yml") => {
-            let document = yaml::parse(text).map_err(|e| wrong("YAML", e))?;
-            match document.repeated.first() {
-                Some(key) => Err(invalid(format!("{name}: {key} is there twice; keep one"))),
-                None => Ok(document.value),
-            }
-        }
+        Some("yaml" | "yml") => match yaml::parse(text) {
+            Ok(document) => once(document, name),
+            // JSON that is indented with tabs is no YAML.
+            Err(e) => json(text).map_err(|_| wrong("YAML", e)),
+        },
         Some("toml") => {
             let table = text.parse::<toml::Table>().map_err(|e| wrong("TOML", placed(&e, text)))?;
             serde_json::to_value(table).map(Value::from).map_err(|e| wrong("TOML", e.to_string()))
         }
-        _ => serde_json::from_str::<serde_json::Value>(text).map(Value::from).map_err(|e| wrong("JSON", e.to_string())),
+        Some("json") => json(text).map_err(|e| wrong("JSON", e.to_string())),
+        // No known ending: a mapping or a list of YAML is no JSON, and text that is neither is called no JSON.
+        _ => json(text).or_else(|e| match yaml::parse(text) {
+            Ok(document) if matches!(document.value, Value::Map(_) | Value::List(_)) => once(document, name),
+            _ => Err(wrong("JSON", e.to_string())),
+        }),
+    }
+}
+
+fn json(text: &str) -> Result<Value, serde_json::Error> {
+    serde_json::from_str::<serde_json::Value>(text).map(Value::from)
+}
+
+/// A document of YAML in which no key is repeated.
+fn once(document: yaml::Document, name: &str) -> Result<Value, Error> {
+    match document.repeated.first() {
+        Some(key) => Err(invalid(format!("{name}: {key} is there twice; keep one"))),
+        None => Ok(document.value),
     }
 }
 

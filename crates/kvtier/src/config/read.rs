@@ -59,24 +59,34 @@ pub struct Read {
     pub notes: Vec<String>,
 }
 
+impl Read {
+    /// Itself, if its tiers can be a stack; `place` says where they are written.
+    fn checked(self, place: &str) -> Result<Self, Error> {
+        self.config.check().map_err(|e| Error::new(e.kind(), format!("{place}: {e}")))?;
+        Ok(self)
+    }
+}
+
 impl Reading {
     /// All strict, the first GPU, no overrides.
     pub fn new() -> Self {
         Reading::default()
     }
 
-    /// Reads a file: in the native form if it has `tiers`, as adapters if it is a list, else as LMCache's with the environment over it.
+    /// Reads a file: in the native form if it has `tiers`, as adapters if it is a list or one object with `type`, else as LMCache's with the
+    /// environment over it.
     pub fn file(&self, path: &Path) -> Result<Read, Error> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|e| {
             Error::new(ErrorKind::Invalid, format!("cannot read the configuration {name}; check the path"))
                 .with_source(e)
         })?;
-        match looks(&text, &name) {
+        let read = match looks(&text, &name) {
             Form::Native => self.native(&text, &name),
             Form::Adapters => self.adapters_of(&native::text(&text, &name)?, &name),
-            Form::Lmcache => self.lmcache(Inputs::found(Some(path))?),
-        }
+            Form::Lmcache => return self.lmcache(Inputs::found(Some(path))?),
+        }?;
+        read.checked(&name)
     }
 
     /// Reads what LMCache itself would find: `LMCACHE_CONFIG_FILE` and the environment.
@@ -86,7 +96,7 @@ impl Reading {
 
     /// Reads the objects of `--l2-adapter` arguments.
     pub fn adapters(&self, arguments: &[String]) -> Result<Read, Error> {
-        self.adapted(Adapter::list(arguments, self.lenient)?)
+        self.adapted(Adapter::list(arguments, self.lenient)?)?.checked("--l2-adapter")
     }
 
     /// Reads LMCache's settings from these inputs.
@@ -98,7 +108,8 @@ impl Reading {
         let config = LmcacheConfig::read(&inputs)?;
         let planned = config.stack(self.device)?;
         let notes = config.notes().iter().map(ToString::to_string).collect();
-        Ok(Read { form: Form::Lmcache, config: planned.config, settings: planned.findings, notes })
+        let place = inputs.file.as_ref().map_or("the environment", |(name, _)| name.as_str());
+        Read { form: Form::Lmcache, config: planned.config, settings: planned.findings, notes }.checked(place)
     }
 
     fn native(&self, text: &str, name: &str) -> Result<Read, Error> {
@@ -115,7 +126,8 @@ impl Reading {
 
     fn adapters_of(&self, value: &Value, name: &str) -> Result<Read, Error> {
         let rules = Rules::Lmcache { lenient: self.lenient };
-        let list = value.as_list().unwrap_or_default().iter().enumerate();
+        let Some(list) = value.as_list() else { return self.adapted(vec![Adapter::read(value, name, rules)?]) };
+        let list = list.iter().enumerate();
         let list = list.map(|(at, object)| Adapter::read(object, &format!("{name} #{}", at + 1), rules));
         self.adapted(list.collect::<Result<_, _>>()?)
     }
@@ -140,11 +152,15 @@ impl Reading {
 
 /// What form a text looks like. What cannot be read at all is LMCache's, whose reader says why.
 fn looks(text: &str, name: &str) -> Form {
-    let value =
-        if name.ends_with(".toml") { native::text(text, name).ok() } else { yaml::parse(text).ok().map(|d| d.value) };
+    let json = || serde_json::from_str::<serde_json::Value>(text).ok().map(Value::from);
+    let value = match name.ends_with(".toml") {
+        true => native::text(text, name).ok(),
+        false => json().or_else(|| yaml::parse(text).ok().map(|document| document.value)),
+    };
     match value {
         Some(Value::List(_)) => Form::Adapters,
         Some(value) if value.field("tiers").is_some() => Form::Native,
+        Some(value) if value.field("type").is_some() => Form::Adapters,
         _ if name.ends_with(".toml") => Form::Native,
         _ => Form::Lmcache,
     }
@@ -190,7 +206,7 @@ fn finding(key: &keys::Key, name: String, given: Option<&Value>, source: &str) -
 }
 
 fn fallback(key: &keys::Key) -> Value {
-    match key.default {
+    match key.default_here() {
         "null" | "" => Value::Null,
         text => serde_json::from_str::<serde_json::Value>(text).map_or_else(|_| Value::Text(text.into()), Value::from),
     }
@@ -199,6 +215,8 @@ fn fallback(key: &keys::Key) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "file")]
+    use crate::config::TierSpec;
 
     fn read(name: &str, text: &str) -> Read {
         let dir = std::env::temp_dir().join(format!("kvtier-read-{}-{name}", std::process::id()));
@@ -219,6 +237,31 @@ mod tests {
         assert_eq!(read("c.yaml", "tiers: [{type: host, bytes: 1MiB}]").form, Form::Native);
         assert_eq!(read("d.yaml", "max_local_cpu_size: 0.5\n").form, Form::Lmcache);
         #[cfg(feature = "file")]
-        assert_eq!(read("e.json", r#"[{"type":"fs","base_path":"/x"}]"#).form, Form::Adapters);
+        for (name, text) in [
+            ("e.json", r#"[{"type":"fs","base_path":"/x"}]"#),
+            ("f.json", r#"{"type":"fs","base_path":"/x"}"#),
+            ("g.json", "{\n\t\"type\": \"fs\",\n\t\"base_path\": \"/x\"\n}\n"),
+            ("h.yaml", "{\n\t\"type\": \"fs\",\n\t\"base_path\": \"/x\"\n}\n"),
+            ("i.yaml", "type: fs\nbase_path: /x\n"),
+            ("j.yml", "- type: fs\n  base_path: /x\n"),
+            ("k", "- {type: fs, base_path: /x}\n"),
+            ("l.conf", r#"{"type":"fs","base_path":"/x"}"#),
+        ] {
+            let read = read(name, text);
+            assert_eq!((read.form, read.config.tiers.len()), (Form::Adapters, 1), "{name}");
+            assert!(
+                matches!(&read.config.tiers[0], TierSpec::File(spec) if spec.path.to_str() == Some("/x")),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_object_of_our_own_type_says_where_it_belongs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        std::fs::write(&path, r#"{"type":"host","bytes":"1MiB"}"#).unwrap();
+        let error = Reading::new().file(&path).unwrap_err().to_string();
+        assert!(error.contains("a.json") && error.contains("`tiers`"), "{error}");
     }
 }

@@ -157,6 +157,7 @@ impl Config {
 
     /// Opens the tiers; `wrap` may put a decorator around each.
     pub fn open_with(&self, wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>) -> Result<Opened, Error> {
+        self.check()?;
         let mut started = Started::default();
         let mut shown = Vec::with_capacity(self.tiers.len() + 1);
         let named = self.named();
@@ -233,8 +234,15 @@ impl Config {
 
 impl TierSpec {
     fn name(&self) -> String {
-        let fact = self.facts().into_iter().find(|(what, _)| *what == "name");
-        fact.map(|(_, name)| name).unwrap_or_default()
+        match self {
+            TierSpec::Host { name, .. } => name.clone().unwrap_or_else(|| "host".into()),
+            #[cfg(feature = "file")]
+            TierSpec::File(spec) => spec.name.clone().unwrap_or_else(|| "file".into()),
+            #[cfg(feature = "gds")]
+            TierSpec::Gds(spec) => spec.name().into(),
+            #[cfg(feature = "s3")]
+            TierSpec::S3(spec) => spec.name.clone(),
+        }
     }
 
     fn rename(&mut self, own: &str) {
@@ -246,6 +254,14 @@ impl TierSpec {
             TierSpec::Gds(spec) => spec.file.name = Some(own.to_owned()),
             #[cfg(feature = "s3")]
             TierSpec::S3(spec) => own.clone_into(&mut spec.name),
+        }
+    }
+
+    /// Notes that the caller of saves states the shape of its chunks.
+    pub(super) fn learn_shape_from_saves(&mut self) {
+        #[cfg(feature = "gds")]
+        if let TierSpec::Gds(spec) = self {
+            spec.file.saves_state_shape = true;
         }
     }
 

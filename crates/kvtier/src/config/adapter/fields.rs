@@ -2,6 +2,7 @@
 
 use crate::config::keys::{Key, Kind};
 use crate::config::near;
+use crate::config::tiers::size;
 use crate::config::value::{Value, is_secret};
 
 /// A field, checked.
@@ -98,6 +99,9 @@ fn check(key: &Key, raw: &Value) -> Result<Value, String> {
         (Kind::Positive, Value::Bool(true)) if key.name == "num_workers" => Some(Value::Int(1)),
         (Kind::Positive, Value::Int(n)) => (*n > 0).then(|| raw.clone()),
         (Kind::Count, Value::Int(n)) => (*n >= 0).then(|| raw.clone()),
+        (Kind::Size, _) => {
+            size(raw).filter(|bytes| *bytes > 0).and_then(|bytes| i64::try_from(bytes).ok()).map(Value::Int)
+        }
         (Kind::Number | Kind::Float, Value::Int(n)) => Some(Value::Float(*n as f64)),
         (Kind::Number | Kind::Float, Value::Float(_)) => Some(raw.clone()),
         (Kind::Float, Value::Text(text)) => text.trim().parse().ok().map(Value::Float),

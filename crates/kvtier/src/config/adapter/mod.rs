@@ -13,7 +13,7 @@ pub(crate) use fields::Fields;
 
 use super::keys::{Role, adapter};
 use super::value::Value;
-use super::{Config, TierSpec, near};
+use super::{Config, TierSpec, native, near};
 
 /// Whose rules hold for what an object leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -238,9 +238,14 @@ fn unknown(name: &str, place: &str) -> Error {
         );
         return Error::new(ErrorKind::Unsupported, what);
     }
+    if native::OURS.contains(&name) {
+        return invalid(format!(
+            "{place}: type {name:?} is of kvtier's own form; write the object into a list under `tiers`"
+        ));
+    }
     let names = adapter::TYPES.iter().chain(adapter::FOREIGN).copied();
     let hint = near::hint(name, names);
-    invalid(format!("{place}: no adapter is of type {name:?}{hint} Known are {}", adapter::TYPES.join(", ")))
+    invalid(format!("{place}: no adapter is of type {name:?}{hint}; known are {}", adapter::TYPES.join(", ")))
 }
 
 fn invalid(what: impl Into<String>) -> Error {

@@ -1,7 +1,7 @@
 //! The objects of LMCache's `--l2-adapter` (0.5.6) and what we add to them. The same objects are tiers of the native form.
 
 use super::Form::{Adapter, Of};
-use super::Kind::{Amount, Bool, Count, Float, Int, Name, Number, Object, Positive, Switch, Text, Word};
+use super::Kind::{Amount, Bool, Count, Float, Int, Name, Number, Object, Positive, Size, Switch, Text, Word};
 use super::Role::{Engine, Ignored, Refused, Used};
 use super::{Form, Key, Kind, Role, at};
 
@@ -69,7 +69,8 @@ pub(super) const KEYS: &[Key] = &[
     at(S3, ("s3_num_io_threads", Positive), "64", Used, "the most requests in flight, and the most connections; of this and the next two the least counts, and none sizes a thread pool"),
     at(S3, ("s3_max_io_concurrency", Positive), "null", Used, "ours: the most requests in flight"),
     at(S3, ("s3_max_inflight_reqs", Positive), "null", Used, "ours: the most requests in flight"),
-    at(S3, ("s3_prefer_http2", Switch), "true", Used, "offer HTTP/2 over TLS; where it is not written, only HTTP/1.1, which costs less and is what LMCache's client speaks in effect"),
+    at(S3, ("s3_prefer_http2", Switch), "true", Used, "offer HTTP/2 over TLS; unwritten it is off here, though LMCache's own default is true: HTTP/1.1 costs less and is what LMCache's client speaks in effect"),
+    at(S3, ("http2", Word), "null", Used, "ours: whether HTTP/2 is spoken: `off`; `auto`, over TLS where the server chooses it; `prior-knowledge` (h2c), over plain HTTP without asking, over TLS as `auto`; outranks `s3_prefer_http2`"),
     at(S3, ("s3_enable_s3express", Switch), "false", Used, "the bucket is an S3 Express directory bucket"),
     at(S3, ("disable_tls", Switch), "false", Used, "plain HTTP"),
     at(S3, ("aws_access_key_id", Text), "null", Used, "who signs; with its secret, or neither: then the usual chain (environment, profiles, roles)"),
@@ -89,6 +90,8 @@ pub(super) const KEYS: &[Key] = &[
     at(S3, ("quotas", Object), "null", Used, "ours: how much each tenant (cache salt) may have, as sizes by tenant, `*` for every other salt (chunks without one, or whose salt nobody knows, are the tenant of the empty name); above it the tenant's own chunks go, by whatever policy; when room is short what is above a quota goes first, and then the policy says whose, `isolated-lru` those of the tenant with the most; needs a cap"),
     at(S3, ("fair", Switch), "false", Used, "ours: whether a tenant that `quotas` names is sure of its quota, or where they add up to more than the cap of its part of that: when room is short, chunks of tenants that have more than theirs go first, and of those that it does not name"),
     at(S3, ("checksum", Word), "null", Used, "ours: what the store checks: `none`, `crc32c`, `crc64nvme` or `sha256`; the default is what the provider takes"),
+    at(S3, ("storage_class", Name), "null", Used, "ours: the storage class of chunks (`x-amz-storage-class`), such as `INTELLIGENT_TIERING`; the default is the bucket's; classes that must be restored before they are read (`GLACIER`, `DEEP_ARCHIVE`) are refused"),
+    at(S3, ("chunk_bytes", Size), "null", Used, "ours: the size of a full chunk; saves of another size are refused, but for shorter ones where these are allowed; without it the longest save of a kind tells"),
     at(S3, ("deadline_secs", Positive), "30", Used, "ours: how long an operation may take, retries included"),
     at(S3, ("name", Name), "s3", Used, "ours: the tier's name in errors and reports"),
 

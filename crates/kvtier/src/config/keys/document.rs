@@ -31,6 +31,7 @@ const SECTIONS: &[(Form, &str)] = &[
     (Form::Of("plugin"), "Adapter `plugin`"),
     (Form::Of("native_plugin"), "Adapter `native_plugin`"),
     (Form::Engine, "LMCache's file and environment"),
+    (Form::Porting, "LMCache's file, the form of its guide for porting to S3"),
     (Form::Extra, "LMCache's `extra_config`"),
 ];
 
@@ -42,7 +43,7 @@ fn section(out: &mut String, form: Form, title: &str) {
 }
 
 fn row(key: &Key) -> String {
-    let default = match key.default {
+    let default = match key.default_here() {
         "" if key.name == "relative_tmp_dir" => "empty".to_owned(),
         "" => "required".to_owned(),
         "null" => "-".to_owned(),

@@ -1,9 +1,11 @@
 //! LMCache's settings (0.5.6), and what earlier versions called them.
 
 use super::Form::{Engine as InEngine, Extra as InExtra};
-use super::Kind::{Bool, Dict, Float, Floats, Int, Ints, Locations, Mode, Paths, Text, Texts, Tiers};
+use super::Kind::{
+    Bool, Dict, Float, Floats, Int, Ints, Locations, Mode, Name, Object, Paths, Text, Texts, Tiers, Word,
+};
 use super::Role::{Engine, Extra, Gds, Ignored, Plugin, Refused, Used};
-use super::{Key, Kind, Role, at};
+use super::{Form, Key, Kind, Role, at};
 
 const fn key(name: &'static str, kind: Kind, default: &'static str, role: Role, what: &'static str) -> Key {
     at(InEngine, (name, kind), default, role, what)
@@ -82,7 +84,7 @@ pub(super) const KEYS: &[Key] = &[
     key("audit_actual_remote_url", Text, "null", Refused, "the audit backend is not ours"),
     key("internal_api_server_host", Text, "127.0.0.1", Engine, "LMCache's own API server"),
     key("extra_config", Dict, "null", Extra, "settings of backends, below"),
-    key("save_unfull_chunk", Bool, "false", Used, "whether chunks shorter than the others may be saved; buckets in LMCache's layout refuse them otherwise"),
+    key("save_unfull_chunk", Bool, "false", Used, "whether chunks shorter than full ones may be saved; true is refused with a bucket under LMCache's names, where LMCache reads full chunks only"),
     key("blocking_timeout_secs", Int, "10", Used, "the deadline of an operation on the remote tier, in seconds"),
     key("external_lookup_client", Text, "null", Engine, "the lookup service"),
     key("py_enable_gc", Bool, "true", Engine, "Python's garbage collector"),
@@ -147,7 +149,7 @@ pub(super) const EXTRA: &[Key] = &[
     extra("use_odirect", Bool, "false", Ignored, "the file tier chooses what the machine does best"),
     extra("disk_io_threads", Int, "4", Ignored, "the file tier needs no pool of threads"),
     extra("use_direct_io", Bool, "false", Gds, "past the page cache, as the GPU tier always does where the file system can"),
-    extra("kvtier.gds_shape", Text, "null", Gds, "ours: the tensor that a full chunk is, as `shape` of the native form; without it, files of the same model and worker that are there already tell, and until then nothing can be saved"),
+    extra("kvtier.gds_shape", Text, "null", Gds, "ours: the tensor that a full chunk is, as `shape` of the native form; without it, the first save whose caller states its shape tells, or files of the same model and worker that are there already; until then nothing can be saved"),
     extra("shm_name", Text, "null", Engine, "LMCache's shared memory"),
     extra("local_cpu.pinned_align_bytes", Int, "null", Ignored, "arenas are aligned to pages"),
     extra("gpu_to_numa_mapping", Dict, "null", Ignored, "memory lies where the process runs; bind the process"),
@@ -164,6 +166,23 @@ pub(super) const EXTRA: &[Key] = &[
     extra("remote_storage_plugin.<name>.metrics", Text, "null", Used, "ours: where the Python module serves the metrics of a plugin of ours, such as `127.0.0.1:9464`; the worker's number is added to the port"),
     extra("remote_storage_plugin.<name>.base_path", Text, "null", Used, "the directory of LMCache's plugin `fs`"),
 ];
+
+/// The form of LMCache's guide for porting to its S3 storage.
+#[rustfmt::skip]
+pub(super) const PORTING: &[Key] = &[
+    ported("local_device", Text, "null", "`cpu`, read as `local_cpu: true`; `file://` and a directory, read as `local_disk`"),
+    ported("storage_backend", Object, "null", "the remote store: `{type: remote, connector: {...}}`, read as `remote_url` and settings below `extra_config`; unknown settings in it are errors"),
+    ported("storage_backend.type", Word, "", "`remote`, the only one"),
+    ported("storage_backend.connector", Object, "", "the bucket"),
+    ported("storage_backend.connector.type", Word, "", "`s3`, the only one"),
+    ported("storage_backend.connector.bucket", Name, "", "the bucket's name, read as `remote_url: s3://...`"),
+    ported("storage_backend.connector.prefix", Text, "null", "read as `extra_config.s3_file_prefix`"),
+    ported("storage_backend.connector.region", Name, "null", "read as `extra_config.s3_region`; the default is that of the environment (`AWS_REGION`, `AWS_DEFAULT_REGION`)"),
+];
+
+const fn ported(name: &'static str, kind: Kind, default: &'static str, what: &'static str) -> Key {
+    at(Form::Porting, (name, kind), default, Used, what)
+}
 
 /// Older names that LMCache 0.5.6 itself knows, by its table of aliases. It reads only those that it also calls deprecated.
 pub(crate) const ALIASES: &[(&str, &str)] = &[

@@ -33,6 +33,8 @@ pub struct Key {
 pub enum Form {
     /// LMCache's file, its environment (`LMCACHE_` and the name in capitals) and overrides.
     Engine,
+    /// LMCache's file, in the form of its guide for porting to S3, which LMCache 0.5.6 ignores.
+    Porting,
     /// Under `extra_config` there.
     Extra,
     /// An `--l2-adapter` object or a native tier, of any type.
@@ -115,6 +117,17 @@ pub enum Role {
     Extra,
 }
 
+impl Key {
+    /// The value in force here without it. It is [`Key::default`] but for settings of LMCache's whose default has no effect there.
+    pub fn default_here(&self) -> &'static str {
+        match (self.form, self.name) {
+            // LMCache's client speaks HTTP/1.1 whatever this says.
+            (Form::Of("s3"), "s3_prefer_http2") => "false",
+            _ => self.default,
+        }
+    }
+}
+
 const fn at(
     form: Form,
     (name, kind): (&'static str, Kind),
@@ -127,7 +140,12 @@ const fn at(
 
 /// Every setting.
 pub fn all() -> impl Iterator<Item = &'static Key> {
-    [engine::KEYS, engine::EXTRA, adapter::KEYS, native::KEYS].into_iter().flatten()
+    [engine::KEYS, engine::PORTING, engine::EXTRA, adapter::KEYS, native::KEYS].into_iter().flatten()
+}
+
+/// The settings below `extra_config`.
+pub(crate) fn of_extra() -> impl Iterator<Item = &'static Key> {
+    all().filter(|key| key.form == Form::Extra)
 }
 
 /// The settings of LMCache's file.
@@ -217,6 +235,7 @@ impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Form::Engine => f.write_str("LMCache's file or environment"),
+            Form::Porting => f.write_str("LMCache's file, the form of its porting guide"),
             Form::Extra => f.write_str("extra_config"),
             Form::Adapter => f.write_str("every tier but host, file and gds"),
             Form::Of("eviction") => f.write_str("the object eviction"),

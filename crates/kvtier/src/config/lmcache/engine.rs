@@ -4,7 +4,7 @@ use kvtier_core::{Error, ErrorKind};
 
 use super::convert::{convert, doubt};
 use super::python::{self, Misfit};
-use super::{Inputs, check};
+use super::{Inputs, check, porting, unknown};
 use crate::config::keys::{self, Key, Kind, Role};
 use crate::config::value::{Value, is_secret};
 use crate::config::{near, yaml};
@@ -74,6 +74,8 @@ pub struct LmcacheConfig {
     pub(super) user_set: Vec<&'static str>,
     pub(super) notes: Vec<Note>,
     lenient: bool,
+    /// The file that names the bucket of `remote_url` by `storage_backend`.
+    ported: Option<Source>,
 }
 
 /// What becomes of a value that does not fit.
@@ -90,6 +92,8 @@ struct Reading {
     config: LmcacheConfig,
     faults: Vec<String>,
     lenient: bool,
+    /// Unknown settings of the file that probably name storage, with hints.
+    unknown_storage: Vec<String>,
 }
 
 impl LmcacheConfig {
@@ -97,10 +101,11 @@ impl LmcacheConfig {
     /// takes.
     pub fn read(inputs: &Inputs) -> Result<Self, Error> {
         let settings = keys::of_engine().iter().map(default).collect();
-        let config = LmcacheConfig { settings, user_set: Vec::new(), notes: Vec::new(), lenient: inputs.lenient };
-        let mut reading = Reading { config, faults: Vec::new(), lenient: inputs.lenient };
-        if let Some((name, text)) = &inputs.file {
-            reading.file(name, text)?;
+        let lenient = inputs.lenient;
+        let config = LmcacheConfig { settings, user_set: Vec::new(), notes: Vec::new(), lenient, ported: None };
+        let mut reading = Reading { config, faults: Vec::new(), lenient, unknown_storage: Vec::new() };
+        if inputs.file.is_some() {
+            reading.file(inputs)?;
             reading.config.complete()?;
         }
         reading.variables(inputs);
@@ -108,6 +113,8 @@ impl LmcacheConfig {
         reading.overrides(inputs);
         reading.config.complete()?;
         reading.config.note_unknown_extras();
+        reading.config.note_unencoded();
+        reading.refuse_unknown_storage(inputs);
         if reading.faults.is_empty() {
             Ok(reading.config)
         } else {
@@ -148,6 +155,29 @@ impl LmcacheConfig {
         &self.notes
     }
 
+    /// Whether `remote_url` comes from the `storage_backend` of a file: no LMCache 0.5.6 reads such a file, so no other node uses its
+    /// bucket by the same configuration.
+    pub(super) fn is_ported(&self) -> bool {
+        self.ported.is_some() && self.setting("remote_url").map(|setting| &setting.source) == self.ported.as_ref()
+    }
+
+    /// The encoding of the remote store that there is no codec for, if it names one.
+    pub(super) fn unsupported_serde(&self) -> Option<&Setting> {
+        let is_set = |setting: &&Setting| setting.value.is_truthy() && setting.value.as_text() != Some("naive");
+        self.setting("remote_serde").filter(is_set)
+    }
+
+    fn note_unencoded(&mut self) {
+        let Some(serde) = self.unsupported_serde().filter(|_| self.is_ported()) else { return };
+        let text = format!(
+            "{} is not supported yet: chunks are stored as they are, without encoding, under kvtier's own names, which no LMCache reads as \
+             encoded; write naive for LMCache's names",
+            serde.value
+        );
+        let source = serde.source.clone();
+        self.note("remote_serde", source, text);
+    }
+
     pub(super) fn is_lenient(&self) -> bool {
         self.lenient
     }
@@ -173,8 +203,13 @@ impl LmcacheConfig {
     fn note_unknown_extras(&mut self) {
         let source = self.setting("extra_config").map_or(Source::Default, |setting| setting.source.clone());
         let extras: Vec<&str> = keys::all().filter(|key| key.form == keys::Form::Extra).map(|key| key.name).collect();
+        let buckets: Vec<&str> = keys::adapter::of("s3").map(|key| key.name).collect();
         let is_known = |name: &str| {
-            extras.contains(&name) || keys::old_name(name).is_some() || name.contains('.') || name.starts_with("nixl_")
+            extras.contains(&name)
+                || buckets.contains(&name)
+                || keys::old_name(name).is_some()
+                || name.contains('.')
+                || name.starts_with("nixl_")
         };
         let map = self.value("extra_config").as_map().unwrap_or_default();
         let unknown: Vec<String> = map.iter().map(|(name, _)| name.clone()).filter(|name| !is_known(name)).collect();
@@ -197,25 +232,61 @@ fn default(key: &'static Key) -> Setting {
 }
 
 impl Reading {
-    fn file(&mut self, name: &str, text: &str) -> Result<(), Error> {
+    fn file(&mut self, inputs: &Inputs) -> Result<(), Error> {
+        let Some((name, text)) = &inputs.file else { return Ok(()) };
         let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{name}: {what}"));
         let document = yaml::parse(text).map_err(|e| invalid(format!("not YAML: {e}")))?;
-        let source = Source::File(name.into());
+        let source = Source::File(name.clone());
         for key in document.repeated {
             self.doubtful(&key, &source, "it is there twice; LMCache takes the last; keep one");
         }
         let pairs = match document.value {
             Value::Map(pairs) => pairs,
             value if !value.is_truthy() => Vec::new(),
+            Value::Text(line) if line.starts_with("LMCACHE_") && line.contains('=') => {
+                let what =
+                    "a variable of the environment instead of a setting; set it there, or write `key: value` lines";
+                return Err(invalid(what.into()));
+            }
             other => {
                 return Err(invalid(format!("a {} instead of a mapping; write `key: value` lines", other.type_name())));
             }
         };
+        // LMCache itself ignores the form of the porting guide, and so does a lenient reading.
+        let pairs = if self.lenient { pairs } else { self.ported(pairs, &source, inputs)? };
         let resolved = self.resolve(pairs, |_| source.clone());
         for (key, value, source) in resolved {
             self.apply(key, &value, &source, Failing::Null);
         }
         Ok(())
+    }
+
+    /// The settings of a file with those of the porting guide's form under today's names.
+    fn ported(
+        &mut self,
+        pairs: Vec<(String, Value)>,
+        source: &Source,
+        inputs: &Inputs,
+    ) -> Result<Vec<(String, Value)>, Error> {
+        let ported = porting::read(pairs, inputs.region());
+        let ported = ported.map_err(|what| Error::new(ErrorKind::Invalid, format!("{source}: {what}")))?;
+        for (name, text) in ported.notes {
+            self.config.note(name, source.clone(), text);
+        }
+        self.config.ported = ported.has_bucket.then(|| source.clone());
+        Ok(ported.pairs)
+    }
+
+    /// A file whose settings of storage are all unknown would run in memory alone.
+    fn refuse_unknown_storage(&mut self, inputs: &Inputs) {
+        let known = self.config.settings.iter().filter(|setting| setting.source != Source::Default);
+        let is_named = known.into_iter().any(|setting| unknown::is_storage(setting.key.name));
+        if self.lenient || is_named || self.unknown_storage.is_empty() {
+            return;
+        }
+        if let Some((name, _)) = &inputs.file {
+            self.faults.push(unknown::refusal(name, &self.unknown_storage));
+        }
     }
 
     fn variables(&mut self, inputs: &Inputs) {
@@ -277,13 +348,25 @@ impl Reading {
                 resolved.push((key, value, from));
                 continue;
             }
+            if let Some((variable, _)) = name.split_once('=').filter(|_| name.starts_with("LMCACHE_")) {
+                let today = variable["LMCACHE_".len()..].to_lowercase();
+                let what =
+                    format!("a variable of the environment instead of a setting; set it there, or write {today}: ...");
+                self.doubtful(variable, &from, &what);
+                continue;
+            }
             let new = keys::ALIASES.iter().find(|(old, _)| *old == name).map(|(_, new)| *new);
+            let is_extra = || keys::of_extra().any(|key| key.name == name);
             let hint = match new.or(keys::old_name(&name)) {
                 Some(new) => format!("; it is called {new} now"),
+                None if is_extra() => format!("; it belongs under extra_config: write extra_config: {{{name}: ...}}"),
                 None if name == "nixl_peer_port" => "; it is gone".into(),
                 // Our own form is known by `tiers`: who spelled that otherwise is here.
                 None => near::hint(&name, keys::of_engine().iter().map(|key| key.name).chain(["tiers"])),
             };
+            if matches!(from, Source::File(_)) && unknown::names_storage(&name, &value) {
+                self.unknown_storage.push(format!("{name}{}", hint.replacen("; ", ", ", 1)));
+            }
             self.config.note(&name, from, format!("unknown, and ignored as LMCache does{hint}"));
         }
         resolved

@@ -4,11 +4,14 @@ use kvtier_core::{Error, ErrorKind};
 
 use crate::config::value::Value;
 
+/// Variables that name the region of a bucket whose configuration names none.
+const REGIONS: [&str; 2] = ["AWS_REGION", "AWS_DEFAULT_REGION"];
+
 /// Where LMCache's settings come from: a file, over it the environment, over that overrides.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct Inputs {
-    pub(super) file: Option<(String, String)>,
+    pub(in crate::config) file: Option<(String, String)>,
     pub(super) variables: Vec<(String, String)>,
     pub(super) overrides: Vec<(String, Value)>,
     pub(super) lenient: bool,
@@ -28,7 +31,8 @@ impl Inputs {
         let all =
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         let mut inputs = Inputs::new();
-        inputs.variables = all.filter(|(name, _)| name.starts_with("LMCACHE_")).collect();
+        inputs.variables =
+            all.filter(|(name, _)| name.starts_with("LMCACHE_") || REGIONS.contains(&name.as_str())).collect();
         let Some(path) = path else { return Ok(inputs) };
         let text = std::fs::read_to_string(&path).map_err(|e| {
             let what =
@@ -44,7 +48,8 @@ impl Inputs {
         self
     }
 
-    /// With an environment variable. Only those that begin with `LMCACHE_` count.
+    /// With an environment variable. Only those that begin with `LMCACHE_` count, and `AWS_REGION` and `AWS_DEFAULT_REGION` for a bucket without
+    /// a region.
     pub fn with_variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.variables.push((name.into(), value.into()));
         self
@@ -54,6 +59,13 @@ impl Inputs {
     pub fn with_override(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.overrides.push((name.into(), value.into()));
         self
+    }
+
+    /// The region that the environment names.
+    pub(super) fn region(&self) -> Option<&str> {
+        let named = |name: &str| self.variables.iter().rev().find(|(other, _)| other == name);
+        let value = REGIONS.iter().find_map(|name| named(name).filter(|(_, value)| !value.is_empty()));
+        value.map(|(_, value)| value.as_str())
     }
 
     /// With settings that outrank file and environment, each a member of a JSON object.

@@ -15,9 +15,11 @@ mod convert;
 mod engine;
 mod inputs;
 mod plugins;
+mod porting;
 mod python;
 mod remote;
 mod stack;
+mod unknown;
 #[cfg(feature = "gds")]
 mod weka;
 

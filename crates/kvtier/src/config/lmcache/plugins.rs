@@ -40,6 +40,12 @@ pub(super) fn configs(config: &LmcacheConfig) -> Result<Vec<Config>, Error> {
     Ok(all)
 }
 
+/// Whether LMCache loads a backend of ours, which has the tensors of chunks in its hands.
+pub(super) fn has_backend(config: &LmcacheConfig) -> bool {
+    let (list, kind) = KINDS[0];
+    names(config, list).any(|name| is_us(config.extra(&format!("{kind}.{name}.module_path"))))
+}
+
 /// The URLs of the plugins that are ours, for what is said of settings that they use.
 pub(super) fn urls(config: &LmcacheConfig) -> impl Iterator<Item = &str> {
     let all = KINDS.iter().flat_map(|(list, kind)| names(config, list).map(move |name| format!("{kind}.{name}")));

@@ -74,9 +74,9 @@ fn s3(config: &LmcacheConfig, url: &str) -> Result<TierSpec, Error> {
 fn finish(config: &LmcacheConfig, adapter: &Adapter) -> Result<TierSpec, Error> {
     let mut tier = crate::config::s3::spec(adapter)?;
     if let TierSpec::S3(spec) = &mut tier {
-        if config.extra("layout").is_none() {
-            spec.layout = kvtier_s3::tier::Layout::Lmcache;
-        }
+        spec.layout = layout(config, spec.layout)?;
+        spec.place = place(config);
+        spec.whole_chunks = config.value("save_unfull_chunk").as_bool() != Some(true);
         let secs = config.value("blocking_timeout_secs").as_int().and_then(|secs| u64::try_from(secs).ok());
         let secs = secs.filter(|secs| *secs > 0);
         let secs =
@@ -84,6 +84,34 @@ fn finish(config: &LmcacheConfig, adapter: &Adapter) -> Result<TierSpec, Error> 
         spec.deadline = std::time::Duration::from_secs(secs);
     }
     Ok(tier)
+}
+
+/// LMCache's own layout, unless another is written or the file names an encoding for which there is no codec: then other nodes would read what
+/// is stored under LMCache's names as encoded.
+#[cfg(feature = "s3")]
+fn layout(config: &LmcacheConfig, written: kvtier_s3::tier::Layout) -> Result<kvtier_s3::tier::Layout, Error> {
+    use kvtier_s3::tier::Layout;
+    let is_written = config.extra("layout").is_some();
+    if config.unsupported_serde().is_none() {
+        return Ok(if is_written { written } else { Layout::Lmcache });
+    }
+    if is_written && written != Layout::Kvtier {
+        let what =
+            "LMCache's encodings are not supported yet, and layout is LMCache's; write naive, or leave layout out";
+        return Err(config.unsupported("remote_serde", what));
+    }
+    Ok(Layout::Kvtier)
+}
+
+/// Where the bucket is written.
+#[cfg(feature = "s3")]
+fn place(config: &LmcacheConfig) -> String {
+    let remote = config.setting("remote_url").filter(|setting| setting.value.is_truthy());
+    let (name, setting) = match remote {
+        Some(setting) => ("remote_url", Some(setting)),
+        None => ("extra_config", config.setting("extra_config")),
+    };
+    setting.map_or_else(|| name.to_owned(), |setting| format!("{}: {name}", setting.source))
 }
 
 #[cfg(not(feature = "s3"))]

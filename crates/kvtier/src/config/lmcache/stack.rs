@@ -50,7 +50,11 @@ impl LmcacheConfig {
         config.tiers.extend(self.disk(device)?);
         config.tiers.extend(self.gds(device)?);
         config.tiers.extend(remote::tier(self)?);
+        let own = config.tiers.len();
         plugins::configs(self)?.into_iter().for_each(|plugin| config.append(plugin));
+        if plugins::has_backend(self) {
+            config.tiers.iter_mut().skip(own).for_each(TierSpec::learn_shape_from_saves);
+        }
         if config.tiers.is_empty() {
             if self.value("local_cpu").as_bool() == Some(true) {
                 let what = "no room for the host tier, and no other tier is named; set it above 0, or local_disk or remote_url";
@@ -59,7 +63,26 @@ impl LmcacheConfig {
             let what = "these settings name no tier; set local_cpu: true, local_disk or remote_url";
             return Err(Error::new(ErrorKind::Invalid, what));
         }
+        self.refuse_short_objects(&config)?;
         Ok(Planned { config, findings: self.findings() })
+    }
+
+    /// LMCache reads every object of a bucket at the length of a full chunk, so that a shorter one under its names is of no use to it.
+    #[cfg(feature = "s3")]
+    fn refuse_short_objects(&self, config: &Config) -> Result<(), Error> {
+        use kvtier_s3::tier::Layout;
+        let is_theirs = |tier: &TierSpec| matches!(tier, TierSpec::S3(spec) if spec.layout != Layout::Kvtier);
+        if self.value("save_unfull_chunk").as_bool() != Some(true) || !config.tiers.iter().any(is_theirs) {
+            return Ok(());
+        }
+        let what = "objects of a bucket under LMCache's names are full chunks, and LMCache reads no others; write false, or \
+                    `layout: kvtier` in extra_config";
+        Err(self.wrong("save_unfull_chunk", what))
+    }
+
+    #[cfg(not(feature = "s3"))]
+    fn refuse_short_objects(&self, _: &Config) -> Result<(), Error> {
+        Ok(())
     }
 
     /// Settings that would be ignored at the cost of what the operator wanted.
@@ -75,8 +98,9 @@ impl LmcacheConfig {
             Role::Gds if name == "gds_path" && set && !cfg!(feature = "gds") => {
                 "this build has no GPU tier; build with the feature `gds`, or use local_disk".into()
             }
-            _ if name == "remote_serde" && set && setting.value.as_text() != Some("naive") => {
-                "no codec of LMCache's is built; write naive, or leave it out".into()
+            // Under names that other nodes read as encoded, chunks that are stored as they are would be wrong bytes.
+            _ if name == "remote_serde" && !self.is_ported() && self.unsupported_serde().is_some() => {
+                "LMCache's encodings are not supported yet; write naive, or leave it out".into()
             }
             _ => return Ok(()),
         };
@@ -209,6 +233,8 @@ impl LmcacheConfig {
         let key = keys::all().find(|key| key.form == keys::Form::Extra && key.name == found);
         // What is a setting of its own today stood here once.
         let key = key.or_else(|| keys::of_engine().iter().find(|key| name != found && key.name == found));
+        // What we add to a bucket's object is read here too.
+        let key = key.or_else(|| keys::adapter::of("s3").find(|key| key.name == name));
         let (used, why) = match key {
             Some(key) => self.fate(key),
             None if plugins::is_ours(self, name) => (true, "of a plugin that is ours".into()),
@@ -234,7 +260,10 @@ impl LmcacheConfig {
                 idle("there is no remote_url, nor a plugin's url")
             }
             (Role::Used, "remote_serde") if remote.is_empty() => idle("there is no remote_url"),
-            (Role::Used, name) if name.starts_with("s3_") && !urls().any(|url| url.starts_with("s3://")) => {
+            (Role::Used, name)
+                if (name.starts_with("s3_") || key.form == keys::Form::Of("s3"))
+                    && !urls().any(|url| url.starts_with("s3://")) =>
+            {
                 idle("neither remote_url nor a plugin's url names a bucket")
             }
             (Role::Used | Role::Extra, _) => (true, key.what.into()),

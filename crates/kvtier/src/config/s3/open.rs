@@ -3,9 +3,10 @@
 use kvtier_core::{Error, ErrorKind};
 use kvtier_s3::creds::find;
 use kvtier_s3::tier::{S3Tier, TierConfig};
-use kvtier_s3::{Config, Credentials, Endpoint, Http2, Place, Trust};
+use kvtier_s3::{Config, Credentials, Endpoint, Place, Trust};
 
 use super::spec::S3Spec;
+use crate::config::value::mask_url;
 
 impl S3Spec {
     /// The endpoint that it means, with what the environment says where it says nothing itself (`AWS_ENDPOINT_URL_S3`, `AWS_REGION`).
@@ -14,7 +15,22 @@ impl S3Spec {
         (place.url, place.bucket) = (self.endpoint.clone(), self.bucket.clone());
         (place.region, place.style, place.provider) = (self.region.clone(), self.style, self.provider);
         place.tls = Some(self.tls).filter(|tls| !tls);
-        place.or_env(variable).resolve().map_err(|e| self.invalid("its endpoint does not resolve", e))
+        let written = match (self.place.is_empty(), self.endpoint.as_deref().or(self.bucket.as_deref())) {
+            (false, Some(text)) => format!("{} = {:?}: ", self.place, mask_url(text)),
+            (false, None) => format!("{}: ", self.place),
+            (true, _) => String::new(),
+        };
+        let texts = [self.endpoint.as_deref(), self.bucket.as_deref(), self.region.as_deref()];
+        if let Some(text) = texts.into_iter().flatten().find(|text| text.contains(['{', '}'])) {
+            let what = format!(
+                "{}: {written}{:?} holds a placeholder in braces; write the real name",
+                self.name,
+                mask_url(text)
+            );
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        let resolved = place.or_env(variable).resolve();
+        resolved.map_err(|e| self.invalid(&format!("{written}the endpoint does not resolve"), e))
     }
 
     /// The client's settings, signed by its own credentials, or those of the environment or the shared files.
@@ -54,7 +70,7 @@ impl S3Spec {
     }
 
     fn finish(&self, mut config: Config) -> Result<Config, Error> {
-        config.http2 = if self.http2 { Http2::Auto } else { Http2::Off };
+        config.http2 = self.http2;
         (config.requests_max, config.deadline) = (self.requests_max, self.deadline);
         config.checksum = self.checksum.unwrap_or(config.checksum);
         if let Some(path) = &self.ca_bundle {
@@ -70,6 +86,8 @@ impl S3Spec {
         let mut config = TierConfig::new(client).with_prefix(self.prefix.as_str()).with_layout(self.layout);
         (config.name, config.capacity_bytes, config.verify) = (self.name.clone(), self.capacity_bytes, self.verify);
         config.truth.evictor = self.evictor;
+        config.storage_class.clone_from(&self.storage_class);
+        (config.chunk_bytes, config.whole_chunks) = (self.chunk_bytes, self.whole_chunks);
         config.namespace = self.namespace.clone();
         (config.high_mark, config.batch_max, config.compat) = (self.high_mark, self.batch_max, self.compat);
         config.with_policy(self.policy).with_quotas(self.quotas.clone())

@@ -6,7 +6,7 @@ use kvtier_core::{Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
 use kvtier_s3::tier::{Compat, Evictor, Layout, Verify};
-use kvtier_s3::{Checksum, Credentials, Provider, Style};
+use kvtier_s3::{Checksum, Credentials, Http2, Provider, Style};
 
 use crate::config::adapter::{Adapter, Fields, Rules};
 use crate::config::rules::size;
@@ -33,8 +33,8 @@ pub struct S3Spec {
     pub style: Option<Style>,
     /// Whether to use TLS, where the endpoint has no `http://` or `https://`.
     pub tls: bool,
-    /// Whether HTTP/2 is offered.
-    pub http2: bool,
+    /// Whether HTTP/2 is spoken.
+    pub http2: Http2,
     /// Who signs; `None`: the usual chain.
     pub credentials: Option<Credentials>,
     /// Whether the usual chain asks the metadata service of the instance; `None`: at AWS it does, elsewhere not.
@@ -67,8 +67,16 @@ pub struct S3Spec {
     pub verify: Verify,
     /// Which of the nodes on the bucket deletes what has to go.
     pub evictor: Evictor,
+    /// The storage class of chunks, such as `INTELLIGENT_TIERING`; `None`: that of the bucket.
+    pub storage_class: Option<String>,
+    /// Bytes of a full chunk; `None`: as the namespace says, else as the longest save says.
+    pub chunk_bytes: Option<u64>,
+    /// Whether chunks shorter than full ones are refused, whatever the namespace says.
+    pub whole_chunks: bool,
     /// The tier's name.
     pub name: String,
+    /// Where the bucket is written, for errors: a file and a setting. Empty where it is not read from a file.
+    pub place: String,
     /// Whose chunks lie there under names of LMCache's; without it the first key says so. No setting of files: whoever opens it knows.
     pub namespace: Option<Arc<Namespace>>,
 }
@@ -83,7 +91,7 @@ impl S3Spec {
             provider: None,
             style: None,
             tls: true,
-            http2: false,
+            http2: Http2::Off,
             credentials: None,
             instance_metadata: None,
             ca_bundle: None,
@@ -100,7 +108,11 @@ impl S3Spec {
             layout: Layout::Kvtier,
             verify: Verify::Lenient,
             evictor: Evictor::Lease,
+            storage_class: None,
+            chunk_bytes: None,
+            whole_chunks: false,
             name: "s3".into(),
+            place: String::new(),
             namespace: None,
         }
     }
@@ -119,7 +131,7 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     spec.style =
         fields.given("path_style").map(|_| if fields.is_on("path_style") { Style::Path } else { Style::Virtual });
     spec.tls = !fields.is_on("disable_tls");
-    spec.http2 = fields.given("s3_prefer_http2").is_some() && fields.is_on("s3_prefer_http2");
+    spec.http2 = http2(adapter)?;
     let keys = fields.text("aws_access_key_id").zip(fields.text("aws_secret_access_key"));
     spec.credentials = keys.map(|(key, secret)| Credentials::new(key, secret));
     spec.instance_metadata = fields.given("instance_metadata").map(|_| fields.is_on("instance_metadata"));
@@ -145,8 +157,20 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     spec.layout = word(adapter, "layout", |name| name.parse().ok())?.unwrap_or(own);
     spec.verify = word(adapter, "verify", verify)?.unwrap_or_default();
     spec.evictor = word(adapter, "evictor", Evictor::named)?.unwrap_or_default();
+    spec.storage_class = text("storage_class");
+    spec.chunk_bytes = fields.value("chunk_bytes").as_int().map(i64::cast_unsigned);
     spec.name = text("name").unwrap_or(spec.name);
+    let named = if fields.text("s3_endpoint").is_some() { "s3_endpoint" } else { "bucket" };
+    spec.place = format!("{place}: {named}");
     Ok(spec)
+}
+
+/// `http2`, else LMCache's `s3_prefer_http2`. LMCache's default is true and has no effect there: its client speaks HTTP/1.1.
+fn http2(adapter: &Adapter) -> Result<Http2, Error> {
+    let (fields, _) = adapter.parts();
+    let preferred = fields.given("s3_prefer_http2").is_some() && fields.is_on("s3_prefer_http2");
+    let otherwise = if preferred { Http2::Auto } else { Http2::Off };
+    Ok(word(adapter, "http2", Http2::named)?.unwrap_or(otherwise))
 }
 
 /// In our words, or in LMCache's.

@@ -1,0 +1,127 @@
+//! What the tiers of a configuration must not be together.
+
+use std::path::{Path, PathBuf};
+
+use kvtier_core::{Error, ErrorKind};
+
+use super::{Config, TierSpec};
+
+/// What a tier keeps its chunks on, to find two that share it.
+#[derive(PartialEq, Eq)]
+enum Medium {
+    Directory(PathBuf),
+    Bucket(String),
+}
+
+impl Config {
+    /// Checks the tiers together: memory must be above files and buckets, and no two tiers may share a directory, or a bucket and prefix.
+    /// Opening checks the same.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the two tiers and a remedy.
+    pub fn check(&self) -> Result<(), Error> {
+        let is_memory = |tier: &TierSpec| matches!(tier, TierSpec::Host { .. });
+        for (at, tier) in self.tiers.iter().enumerate() {
+            let above = &self.tiers[..at];
+            if is_memory(tier)
+                && let Some(slower) = above.iter().position(|tier| !is_memory(tier))
+            {
+                let what = format!(
+                    "{} is memory below {}, which is slower: the first tier is the fastest; write the memory first",
+                    self.title(at),
+                    self.title(slower)
+                );
+                return Err(Error::new(ErrorKind::Invalid, what));
+            }
+            let medium = medium(tier);
+            let shared = above.iter().position(|other| medium.is_some() && self::medium(other) == medium);
+            if let (Some(other), Some(medium)) = (shared, medium) {
+                let what = match medium {
+                    Medium::Directory(path) => format!("the directory {}; give each its own", path.display()),
+                    Medium::Bucket(name) => format!("the bucket {name}; give each its own prefix"),
+                };
+                let what = format!("{} and {} are two tiers over {what}", self.title(other), self.title(at));
+                return Err(Error::new(ErrorKind::Invalid, what));
+            }
+        }
+        Ok(())
+    }
+
+    fn title(&self, at: usize) -> String {
+        let kind = self.tiers[at].facts().first().map(|(_, kind)| kind.clone());
+        format!("tiers[{at}] ({})", kind.unwrap_or_default())
+    }
+}
+
+fn medium(tier: &TierSpec) -> Option<Medium> {
+    match tier {
+        TierSpec::Host { .. } => None,
+        #[cfg(feature = "file")]
+        TierSpec::File(spec) => Some(Medium::Directory(real(&spec.path))),
+        #[cfg(feature = "gds")]
+        TierSpec::Gds(spec) => Some(Medium::Directory(real(&spec.file.path))),
+        // A bucket that does not resolve is an error of its own.
+        #[cfg(feature = "s3")]
+        TierSpec::S3(spec) => {
+            let bucket = spec.resolve().ok()?;
+            Some(Medium::Bucket(format!("{bucket}/{}", spec.prefix.trim_matches('/'))))
+        }
+    }
+}
+
+/// A path without links and relative parts; of one that is not there, as much as is.
+fn real(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let resolve = |above: &Path| {
+        let rest = absolute.strip_prefix(above).ok()?;
+        Some(above.canonicalize().ok()?.join(rest))
+    };
+    absolute.ancestors().find_map(resolve).unwrap_or_else(|| absolute.clone())
+}
+
+#[cfg(all(test, feature = "file"))]
+mod tests {
+    use crate::config::Config;
+
+    fn check(tiers: &[String]) -> Result<(), String> {
+        let text = format!(r#"{{"tiers":[{}]}}"#, tiers.join(","));
+        let config = Config::from_json(&text, "x.json").map_err(|e| e.to_string())?;
+        let checked = config.check().map_err(|e| e.to_string());
+        if checked.is_err() {
+            assert_eq!(config.open().unwrap_err().to_string(), checked.clone().unwrap_err(), "opening says the same");
+        }
+        checked
+    }
+
+    fn file(path: &str) -> String {
+        format!(r#"{{"type":"file","path":{path:?},"bytes":"1MiB"}}"#)
+    }
+
+    #[test]
+    fn memory_below_files_and_two_tiers_over_one_medium_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        std::fs::create_dir(at("a")).unwrap();
+        std::os::unix::fs::symlink(at("a"), at("link")).unwrap();
+        let host = r#"{"type":"host","bytes":"1MiB"}"#.to_owned();
+        check(&[host.clone(), host.clone(), file(&at("a")), file(&at("b"))]).unwrap();
+        check(&[file(&at("a")), file(&at("a/below"))]).unwrap();
+        let e = check(&[file(&at("a")), host.clone()]).unwrap_err();
+        assert!(e.contains("tiers[1] (host)") && e.contains("tiers[0] (file)") && e.contains("memory first"), "{e}");
+        for same in [at("a"), at("a/"), at("./a"), at("link"), at("link/")] {
+            let e = check(&[host.clone(), file(&at("a")), file(&same)]).unwrap_err();
+            assert!(e.contains("tiers[1] (file) and tiers[2] (file)") && e.contains("directory"), "{same}: {e}");
+        }
+    }
+
+    #[cfg(feature = "s3")]
+    #[test]
+    fn two_tiers_over_one_prefix_of_a_bucket_are_refused() {
+        let s3 = |url: &str, prefix: &str| {
+            format!(r#"{{"type":"s3","s3_endpoint":"{url}","s3_region":"eu-west-1","prefix":"{prefix}"}}"#)
+        };
+        check(&[s3("s3://b", "x"), s3("s3://b", "y"), s3("s3://c", "x")]).unwrap();
+        let e = check(&[s3("s3://b", "x"), s3("https://b.s3.eu-west-1.amazonaws.com", "x/")]).unwrap_err();
+        assert!(e.contains("tiers[0] (s3) and tiers[1] (s3)") && e.contains("prefix"), "{e}");
+    }
+}
