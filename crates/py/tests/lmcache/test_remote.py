@@ -242,7 +242,7 @@ class Remote(Engine):
     def test_a_password_in_a_url_is_not_said(self):
         config = SimpleNamespace(extra_config={}, remote_url="redis://me:TOPSECRET@host:1")
         with self.assertRaisesRegex(ValueError, r"'redis://\*\*\*@host:1'.*move it to"):
-            remote._settings(config, "kvtier")
+            remote._settings(config, "kvtier", 4096)
 
 
 

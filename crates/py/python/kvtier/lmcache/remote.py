@@ -71,7 +71,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
             self.loop = loop
             self.local_cpu_backend = local_cpu_backend
             self._tiers = _native.Tiers(
-                {"engine": _settings(config, name)},
+                {"engine": _settings(config, name, int(self.full_chunk_size_bytes))},
                 engine_keys=True,
                 partial=bool(config.save_unfull_chunk or self.save_chunk_meta),
                 timeout_seconds=float(config.blocking_timeout_secs),
@@ -301,8 +301,8 @@ def _own_name(config: LMCacheEngineConfig) -> str:
     return str(ours[0])
 
 
-def _settings(config: LMCacheEngineConfig, name: str) -> dict[str, Any]:
-    """What of LMCache's settings means tiers here: those of this plugin alone."""
+def _settings(config: LMCacheEngineConfig, name: str, chunk_bytes: int) -> dict[str, Any]:
+    """What of LMCache's settings means tiers here: those of this plugin alone. A full chunk has `chunk_bytes` bytes."""
     extra = dict(config.extra_config or {})
     place = f"remote_storage_plugin.{name}"
     url = extra.get(f"{place}.url")
@@ -319,10 +319,13 @@ def _settings(config: LMCacheEngineConfig, name: str) -> dict[str, Any]:
     if url is not None and str(url).startswith("s3://"):
         # LMCache's own default for a bucket, which knows no headers.
         extra.setdefault("save_chunk_meta", False)
+        # The model says how long a full chunk is, so that even the first save of another length is refused.
+        extra.setdefault("chunk_bytes", chunk_bytes)
     return {
         "remote_storage_plugins": [name],
         "extra_config": extra,
         "blocking_timeout_secs": config.blocking_timeout_secs,
+        "save_unfull_chunk": bool(config.save_unfull_chunk),
     }
 
 
