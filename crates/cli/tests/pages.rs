@@ -1,4 +1,4 @@
-//! The configurations that LMCache's pages print, to the letter, as an operator checks and explains them. They lie in `pages` of the folder
+//! The configurations that LMCache's pages print, to the letter, as an operator checks, explains and replays them. They lie in `pages` of the folder
 //! `KVTIER_VECTORS`, or of the copy here.
 #![allow(clippy::unwrap_used)]
 
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use kvtier::config::Value;
+use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value as Json;
 
 fn pages() -> Vec<PathBuf> {
@@ -175,4 +176,76 @@ fn a_file_whose_storage_is_unknown_is_refused_by_name() {
     let (_dir, path) = changed(&pages()[0], |_| bucket.to_owned());
     let (said, code) = check(&path, &[("AWS_DEFAULT_REGION", "eu-west-1")]);
     assert!(code == Some(0) && said.contains("b.s3.eu-west-1") && said.contains("layout lmcache"), "{said}");
+}
+
+/// A page's value of a setting, wherever that stands.
+fn field(text: &str, name: &str) -> Option<String> {
+    let lines = text.lines().filter_map(|line| line.split(" #").next()?.trim().split_once(':'));
+    let mut found = lines.filter(|(key, _)| key.trim_matches('"') == name);
+    found.next().map(|(_, value)| value.trim().trim_end_matches(',').trim_matches('"').to_owned())
+}
+
+/// The server of a page's bucket, with the page's region and credentials.
+fn serve(text: &str) -> Server {
+    let url =
+        field(text, "remote_url").or_else(|| field(text, "s3_endpoint")).or_else(|| field(text, "bucket")).unwrap();
+    let name = url.trim_start_matches("s3://").split('.').next().unwrap().to_owned();
+    let mut setup = Setup::default();
+    setup.bucket = name;
+    setup.region = field(text, "s3_region").or_else(|| field(text, "region")).unwrap();
+    if let Some(key) = field(text, "aws_access_key_id") {
+        setup.access_key = key;
+        setup.secret_key = field(text, "aws_secret_access_key").unwrap();
+    }
+    Server::start(setup).unwrap()
+}
+
+/// A page whose bucket has a host of its own, at the server: no other program answers under that name here.
+fn moved(text: &str, server: &Server) -> String {
+    let Some(url) = field(text, "remote_url").filter(|url| url.contains('.')) else { return text.to_owned() };
+    let bucket = url.trim_start_matches("s3://").split('.').next().unwrap();
+    let text = text.replace(&url, &format!("s3://{}/{bucket}", server.address()));
+    if text.contains("disable_tls") {
+        text
+    } else {
+        text.replace("extra_config:\n", "extra_config:\n  disable_tls: True\n")
+    }
+}
+
+#[test]
+fn every_page_is_replayed_without_a_wrong_byte() {
+    for page in pages() {
+        let text = filled(std::fs::read_to_string(&page).unwrap());
+        if text.starts_with("LMCACHE_") {
+            continue;
+        }
+        let (name, cache) = (page.display().to_string(), tempfile::tempdir().unwrap());
+        let server = (!text.contains("gds_path")).then(|| serve(&text));
+        let text = match &server {
+            Some(server) => moved(&text, server),
+            None => text.replace("/mnt/gds/cache", &cache.path().join("kv").display().to_string()),
+        };
+        let (_dir, path) = changed(&page, |_| text.clone());
+        let url = server.as_ref().map(Server::url).unwrap_or_default();
+        let env = [
+            ("AWS_ACCESS_KEY_ID", "AKIDTEST"),
+            ("AWS_SECRET_ACCESS_KEY", "secret/test+key"),
+            ("AWS_ENDPOINT_URL_S3", url.as_str()),
+        ];
+        let args =
+            ["replay", "--requests", "20", "--chunk-bytes", "64KiB", "--json", "--config", path.to_str().unwrap()];
+        let out = kvtier(&args, &env);
+        assert!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
+        let report: Json = serde_json::from_slice(&out.stdout).unwrap();
+        let sums = (report["wrong_bytes"].as_u64(), report["failures"].as_u64());
+        assert!(sums == (Some(0), Some(0)) && report["blocks"].as_u64() > Some(20), "{name}: {report}");
+        match &server {
+            Some(server) => {
+                let chunks = server.keys("").into_iter().filter(|name| !name.contains(".kvtier/")).count();
+                assert!(chunks > 20, "{name}: {chunks} chunks in the bucket");
+                assert!(server.seen().iter().all(|seen| seen.status != 403), "{name}: a request was refused");
+            }
+            None => assert!(cache.path().join("kv/.kvtier").exists(), "{name}: nothing in the directory"),
+        }
+    }
 }
