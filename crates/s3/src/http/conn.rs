@@ -14,6 +14,7 @@ use super::body::Sink;
 use super::dial::Target;
 use super::head::{Framing, HEAD_BYTES_MAX, Head};
 use super::inbox::{Inbox, READ_BYTES};
+use super::low_water::LowWater;
 use super::patience::Patience;
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
@@ -48,6 +49,7 @@ pub struct Conn {
     /// Body bytes that were copied because they came with the head.
     pub copied: u64,
     patience: Patience,
+    low_water: LowWater,
     inbox: Inbox,
     /// How long the head of the last answer with a bulk body was, and whether the one before was as long: then the next one
     /// probably is too, and is read together with the body behind it.
@@ -72,6 +74,7 @@ impl Conn {
             spent,
             copied: 0,
             patience,
+            low_water: LowWater::new(),
             inbox,
             usual: (0, false),
             ahead: 0,
@@ -114,6 +117,7 @@ impl Conn {
         let mut sent = 0;
         (self.copied, self.ahead) = (0, 0);
         self.inbox.clear();
+        self.low_water.reset(&self.stream);
         loop {
             let rest = [&self.out[sent.min(self.out.len())..], &body[sent.saturating_sub(self.out.len())..]];
             let Conn { stream, inbox, patience, .. } = self;
@@ -248,15 +252,18 @@ impl Conn {
         self.copied += here as u64;
         left -= here as u64;
         while left > 0 {
+            self.low_water.set(&self.stream, left);
             let space = sink.space(usize::try_from(left).unwrap_or(usize::MAX))?;
             let len = space.len();
-            let got = read(&mut self.stream, space, &mut self.patience, idle).await;
+            let Conn { stream, patience, low_water, .. } = self;
+            let got = read(stream, space, patience, low_water, idle).await;
             sink.filled(*got.as_ref().unwrap_or(&0), len);
             match got? {
                 0 => return Err(short(left)),
                 got => left -= got as u64,
             }
         }
+        self.low_water.reset(&self.stream);
         Ok(())
     }
 
@@ -298,7 +305,8 @@ impl Conn {
         loop {
             let space = sink.space(HEAD_BYTES_MAX)?;
             let len = space.len();
-            let got = read(&mut self.stream, space, &mut self.patience, idle).await;
+            let Conn { stream, patience, low_water, .. } = self;
+            let got = read(stream, space, patience, low_water, idle).await;
             sink.filled(*got.as_ref().unwrap_or(&0), len);
             if got? == 0 {
                 return Ok(());
@@ -319,10 +327,29 @@ impl fmt::Debug for Conn {
     }
 }
 
-async fn read(stream: &mut Stream, space: &mut [u8], patience: &mut Patience, idle: Duration) -> Result<usize> {
-    match patience.with(idle, |cx| stream.poll_fill(cx, space)).await {
+/// Reads some of a body. Errors with `Timeout` when no byte comes for `idle`.
+async fn read(
+    stream: &mut Stream,
+    space: &mut [u8],
+    patience: &mut Patience,
+    low_water: &mut LowWater,
+    mut idle: Duration,
+) -> Result<usize> {
+    let whole = idle;
+    let mut got = None;
+    if low_water.is_raised() {
+        idle /= 2;
+        got = patience.with(idle, |cx| stream.poll_fill(cx, space)).await;
+        if got.is_none() {
+            low_water.disable(stream);
+        }
+    }
+    if got.is_none() {
+        got = patience.with(idle, |cx| stream.poll_fill(cx, space)).await;
+    }
+    match got {
         Some(got) => got.map_err(|e| broken("reading the body", e)),
-        None => Err(stalled("the body stopped", idle)),
+        None => Err(stalled("the body stopped", whole)),
     }
 }
 
@@ -378,5 +405,7 @@ fn nonsense(what: &'static str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the body makes no sense: {what}")).retryable(true)
 }
 
+#[cfg(test)]
+mod large_body_tests;
 #[cfg(test)]
 mod tests;

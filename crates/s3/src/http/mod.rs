@@ -7,6 +7,7 @@ mod dial;
 mod h2;
 mod head;
 mod inbox;
+mod low_water;
 mod names;
 mod patience;
 mod pool;

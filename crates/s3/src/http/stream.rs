@@ -69,7 +69,6 @@ impl Stream {
     }
 
     /// The socket.
-    #[cfg(test)]
     pub fn tcp(&self) -> &TcpStream {
         match self {
             Stream::Plain(tcp) => tcp,

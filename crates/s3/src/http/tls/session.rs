@@ -145,7 +145,6 @@ impl Session {
     }
 
     /// The socket.
-    #[cfg(test)]
     pub fn tcp(&self) -> &TcpStream {
         &self.wire.tcp
     }

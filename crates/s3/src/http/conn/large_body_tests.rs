@@ -1,0 +1,92 @@
+//! Large bodies: their reader is woken for many bytes at a time, and still reads every byte in time.
+
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+use super::super::body::{Landing, Watch};
+use super::super::tls::pair::{ALL, DIRECT, pair};
+use super::*;
+
+const LEN: usize = 2 << 20;
+const PIECE: usize = 16 * 1024;
+const IDLE: Duration = Duration::from_secs(120);
+
+/// Counts the reads that brought bytes.
+#[derive(Debug, Default)]
+struct Reads(usize);
+
+impl Watch for Reads {
+    fn begin(&mut self, _: &Head) -> bool {
+        true
+    }
+    fn landed(&mut self, _: &[u8]) {
+        self.0 += 1;
+    }
+}
+
+type Server = Box<dyn AsyncWrite + Unpin>;
+
+/// Plain, and over TLS with each kind of records.
+async fn connections() -> Vec<(Box<Conn>, Server)> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let plain = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let mut ends: Vec<(Stream, Server)> = vec![(Stream::Plain(plain), Box::new(listener.accept().await.unwrap().0))];
+    for direct in DIRECT {
+        let (ours, server) = pair(*direct, ALL).await;
+        ends.push((ours, Box::new(server)));
+    }
+    let conn = |stream| Conn::new(stream, Arc::new(Target::new(true, "127.0.0.1", None)));
+    ends.into_iter().map(|(stream, server)| (conn(stream), server)).collect()
+}
+
+async fn write(server: &mut Server, bytes: &[u8]) {
+    server.write_all(bytes).await.unwrap();
+    server.flush().await.unwrap();
+}
+
+async fn head(conn: &mut Conn) -> Head {
+    conn.out = b"GET".to_vec().into();
+    conn.send(&[], IDLE).await.unwrap();
+    conn.head(false, IDLE, &mut []).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_reader_is_woken_for_many_segments_at_a_time() {
+    for (mut conn, mut server) in connections().await {
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {LEN}\r\n\r\n");
+        let (found, ()) = tokio::join!(head(&mut conn), write(&mut server, answer.as_bytes()));
+        let (mut memory, mut reads) = (vec![0; LEN], Reads::default());
+        let mut landing = Landing::new(&mut memory).watched(&mut reads);
+        let segments = async {
+            for _ in 0..LEN / PIECE {
+                write(&mut server, &[7; PIECE]).await;
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let (read, ()) = tokio::join!(conn.body(found.framing, Sink::Land(&mut landing), IDLE), segments);
+        read.unwrap();
+        assert!(reads.0 <= 40, "{} reads for {} segments", reads.0, LEN / PIECE);
+        assert!(memory.iter().all(|byte| *byte == 7));
+        // A short answer behind it is seen at once.
+        assert!(conn.is_usable() && !conn.is_stale());
+        let missing = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+        let (found, ()) = tokio::join!(head(&mut conn), write(&mut server, missing));
+        assert_eq!(found.status, 404);
+    }
+}
+
+#[tokio::test]
+async fn few_bytes_are_read_before_their_body_counts_as_stopped() {
+    for (mut conn, mut server) in connections().await {
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {LEN}\r\n\r\n");
+        let (found, ()) = tokio::join!(head(&mut conn), write(&mut server, answer.as_bytes()));
+        let mut memory = vec![0; LEN];
+        let mut landing = Landing::new(&mut memory);
+        let idle = Duration::from_secs(1);
+        let body = conn.body(found.framing, Sink::Land(&mut landing), idle);
+        let (stopped, ()) = tokio::join!(body, write(&mut server, &[7; PIECE]));
+        assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(landing.filled(), PIECE);
+    }
+}
