@@ -27,6 +27,9 @@ enum Command {
     Serve {
         #[arg(long)]
         certificate: PathBuf,
+        /// Each request is answered only after this time, in milliseconds.
+        #[arg(long, default_value_t = 0)]
+        latency_ms: u64,
     },
     /// Measures one client.
     Run(job::RunArgs),
@@ -36,7 +39,9 @@ enum Command {
 
 fn main() -> Result<()> {
     match Args::parse().command {
-        Command::Serve { certificate } => serve::run(&certificate),
+        Command::Serve { certificate, latency_ms } => {
+            serve::run(&certificate, std::time::Duration::from_millis(latency_ms))
+        }
         Command::Run(args) => {
             println!("{}", job::run(&args)?);
             Ok(())

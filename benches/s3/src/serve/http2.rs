@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, ready};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -20,7 +21,7 @@ const FRAME_BYTES_MAX: u32 = 256 << 10;
 const STREAMS_MAX: u32 = 256;
 
 /// Serves one connection.
-pub async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, objects: &Rc<Objects>) -> Result<()> {
+pub async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, objects: &Rc<Objects>, latency: Duration) -> Result<()> {
     let mut builder = h2::server::Builder::new();
     builder
         .initial_window_size(WINDOW_BYTES)
@@ -32,7 +33,7 @@ pub async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, objects: &Rc<Objects
         let (request, respond) = asked?;
         let objects = Rc::clone(objects);
         tokio::task::spawn_local(async move {
-            if let Err(e) = answer(request, respond, &objects).await
+            if let Err(e) = answer(request, respond, &objects, latency).await
                 && !e.is::<h2::Error>()
             {
                 eprintln!("server: {e:#}");
@@ -42,7 +43,12 @@ pub async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, objects: &Rc<Objects
     Ok(())
 }
 
-async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, objects: &Objects) -> Result<()> {
+async fn answer(
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    objects: &Objects,
+    latency: Duration,
+) -> Result<()> {
     let (head, mut body) = request.into_parts();
     let mut ask = Ask::new(head.method.as_str(), head.uri.path_and_query().context("no path")?.as_str())?;
     for (name, value) in &head.headers {
@@ -55,6 +61,9 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, 
         body.flow_control().release_capacity(len)?;
     }
     ensure!(came == ask.body || head.headers.get("content-length").is_none(), "a body of another length");
+    if !latency.is_zero() {
+        tokio::time::sleep(latency).await;
+    }
     let reply = ask.reply(objects)?;
     let mut answer = Response::builder().status(reply.status).header("content-length", reply.length);
     for (name, value) in REST.into_iter().chain(reply.part.as_deref().map(|part| ("content-range", part))) {

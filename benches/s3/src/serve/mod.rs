@@ -10,6 +10,7 @@ use std::io::Read;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,8 +26,8 @@ use self::stream::{Objects, Stream};
 const BUFFER_BYTES: usize = 256 * 1024;
 const HEADERS_MAX: usize = 64;
 
-/// Serves until standard input ends.
-pub fn run(certificate: &Path) -> Result<()> {
+/// Serves until standard input ends. Each request is answered after `latency`.
+pub fn run(certificate: &Path, latency: Duration) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let objects = Rc::new(Objects::new()?);
     let [one, two] = acceptors(certificate)?;
@@ -36,7 +37,7 @@ pub fn run(certificate: &Path) -> Result<()> {
         for (scheme, tls, http2) in doors {
             let listener = TcpListener::bind("127.0.0.1:0").await?;
             ports.insert(scheme.into(), listener.local_addr()?.port().into());
-            tokio::task::spawn_local(accept(listener, Door { tls, http2, objects: Rc::clone(&objects) }));
+            tokio::task::spawn_local(accept(listener, Door { tls, http2, latency, objects: Rc::clone(&objects) }));
         }
         println!("{}", serde_json::Value::Object(ports));
         tokio::task::spawn_blocking(|| drop(std::io::stdin().read_to_end(&mut Vec::new()))).await?;
@@ -49,6 +50,7 @@ pub fn run(certificate: &Path) -> Result<()> {
 struct Door {
     tls: Option<TlsAcceptor>,
     http2: bool,
+    latency: Duration,
     objects: Rc<Objects>,
 }
 
@@ -86,19 +88,19 @@ async fn serve(tcp: TcpStream, door: Door) -> Result<()> {
     tcp.set_nodelay(true)?;
     let Some(tls) = door.tls else {
         return match door.http2 {
-            true => http2::serve(tcp, &door.objects).await,
-            false => http1(Stream::Plain(tcp), &door.objects).await,
+            true => http2::serve(tcp, &door.objects, door.latency).await,
+            false => http1(Stream::Plain(tcp), &door.objects, door.latency).await,
         };
     };
     let tls = tls.accept(tcp).await?;
     match (door.http2, tls.get_ref().1.alpn_protocol()) {
-        (false, _) => http1(Stream::Tls(Box::new(tls)), &door.objects).await,
-        (true, Some(b"h2")) => http2::serve(tls, &door.objects).await,
+        (false, _) => http1(Stream::Tls(Box::new(tls)), &door.objects, door.latency).await,
+        (true, Some(b"h2")) => http2::serve(tls, &door.objects, door.latency).await,
         (true, _) => bail!("a client did not ask for HTTP/2"),
     }
 }
 
-async fn http1(mut stream: Stream, objects: &Objects) -> Result<()> {
+async fn http1(mut stream: Stream, objects: &Objects, latency: Duration) -> Result<()> {
     let (mut buffer, mut filled) = (vec![0; BUFFER_BYTES], 0);
     loop {
         let Some((ask, len)) = parse(&buffer[..filled])? else {
@@ -121,6 +123,9 @@ async fn http1(mut stream: Stream, objects: &Objects) -> Result<()> {
                 0 => return Ok(()),
                 got => left -= got,
             }
+        }
+        if !latency.is_zero() {
+            tokio::time::sleep(latency).await;
         }
         let reply = ask.reply(objects)?;
         let mut head = head_of(&reply)?;

@@ -3,9 +3,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::plan::{AWSCRT, Cell, LMCACHE, MOUNTPOINT, Plan};
+use super::plan::{AWSCRT, BOTO3, Cell, LMCACHE, MOUNTPOINT, Plan};
 use super::served::{Served, building, program};
-use super::{awscrt, lmcache};
+use super::{awscrt, boto3, lmcache};
 use crate::sh::Cmd;
 use crate::venv;
 
@@ -48,6 +48,7 @@ impl Contest {
         build(plan, &mut absent)?;
         let mut scripts = BTreeMap::new();
         scripts.extend(awscrt::install(plan, &mut absent).map(|script| (AWSCRT, script)));
+        scripts.extend(boto3::install(plan, &mut absent).map(|script| (BOTO3, script)));
         scripts.extend(lmcache::install(plan, &mut absent).map(|script| (LMCACHE, script)));
         let built = Cmd::new(&program()).arg("peers").read()?;
         let all: Vec<&str> = built.lines().chain(scripts.keys().copied()).collect();
@@ -57,7 +58,7 @@ impl Contest {
         }
         let wanted = |name: &&str| plan.wants(name);
         let names = all.into_iter().filter(wanted).map(String::from).collect();
-        Ok(Contest { names, absent, server: Served::start()?, scripts })
+        Ok(Contest { names, absent, server: Served::start(plan.latency_ms())?, scripts })
     }
 
     /// One turn of one client. Bare sockets speak HTTP/1.1 whatever the others speak.

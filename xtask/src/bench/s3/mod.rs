@@ -4,11 +4,14 @@
 
 mod awscrt;
 mod beside;
+mod boto3;
+mod compare;
 mod contest;
 mod lmcache;
 mod plan;
 mod served;
 mod table;
+mod uploads;
 
 use std::fs;
 
@@ -51,7 +54,12 @@ pub fn run(args: &mut Args) -> Result<()> {
         load[0], load[1], plan.turns, plan.gb
     );
     contest.absent.iter().for_each(|why| println!("not measured: {why}"));
+    if plan.is_uploads {
+        uploads::print(&plan, &contest.names, &results);
+        return Ok(());
+    }
     table::print(&plan, &contest.names, &results);
+    compare::print(&plan, &contest.names, &results);
     beside::print(&plan, &results);
     Ok(())
 }

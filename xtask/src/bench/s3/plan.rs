@@ -10,6 +10,16 @@ const HEADS: u64 = 20_000;
 const HEADS_INFLIGHT: u64 = 64;
 /// A cell of deletes has so many objects, of this size, and where each is a request so many of them in flight.
 const DELETES: (u64, u64, u64) = (4000, 64 << 10, 32);
+/// The table `uploads`: so many, each answered after this time, and what is measured unless it is asked for otherwise.
+pub const UPLOAD_COUNT: u64 = 100;
+pub const UPLOAD_LATENCY_MS: u64 = 80;
+const UPLOADS: [(&str, &str); 5] = [
+    ("--ops", "put"),
+    ("--schemes", "http"),
+    ("--sizes", "1MB"),
+    ("--inflight", "1,10"),
+    ("--peers", "kvtier,boto3,awscrt"),
+];
 /// Plain and under TLS, each with HTTP/1.1 and with HTTP/2.
 const SCHEMES: [&str; 4] = ["http", "https", "h2c", "h2"];
 /// Those that speak HTTP/2 without having agreed on it under TLS.
@@ -19,6 +29,8 @@ const KNOW_HTTP2: [&str; 3] = ["kvtier", "object_store", "rusty-s3"];
 const DIRECT: &str = "kvtier-direct";
 /// AWS's C client in Python, as LMCache uses it.
 pub const AWSCRT: &str = "awscrt";
+/// AWS's client for Python.
+pub const BOTO3: &str = "boto3";
 /// Our tier in a bucket.
 pub const TIER: &str = "kvtier-tier";
 /// LMCache's own S3 adapter.
@@ -36,6 +48,9 @@ pub struct Plan {
     /// Only these clients; all when empty.
     pub peers: Vec<String>,
     pub with_awscrt: bool,
+    pub with_boto3: bool,
+    /// `--table uploads`: 100 uploads of 1 MB over a server with latency.
+    pub is_uploads: bool,
     pub with_lmcache: bool,
     pub with_mountpoint: bool,
     pub turns: usize,
@@ -59,6 +74,7 @@ impl Cell {
     pub fn bytes(&self) -> String {
         match self.size {
             size if size.is_multiple_of(1 << 20) => format!("{} MiB", size >> 20),
+            size if size.is_multiple_of(1_000_000) => format!("{} MB", size / 1_000_000),
             size => format!("{} KiB", size >> 10),
         }
     }
@@ -72,7 +88,7 @@ impl Cell {
             "http" => name != DIRECT,
             "https" => !matches!(name, "raw-blocking" | "raw-uring"),
             "h2c" => name.starts_with("raw-") || KNOW_HTTP2.contains(&name),
-            _ => !matches!(name, "raw-blocking" | "raw-uring" | AWSCRT | MOUNTPOINT | DIRECT),
+            _ => !matches!(name, "raw-blocking" | "raw-uring" | AWSCRT | BOTO3 | MOUNTPOINT | DIRECT),
         }
     }
 
@@ -96,9 +112,16 @@ impl fmt::Display for Cell {
 impl Plan {
     pub fn new(args: &mut Args) -> Result<Plan> {
         let with_lmcache = args.flag("--with-lmcache");
+        let is_uploads = match args.value("--table")?.as_deref() {
+            None => false,
+            Some("uploads") if !with_lmcache => true,
+            Some("uploads") => bail!("LMCache's adapter has no part in the table 'uploads'"),
+            Some(other) => bail!("no table '{other}'; there is: uploads"),
+        };
         // Beside LMCache what it is asked for: chunks, over plain HTTP, by the tier.
         let mut list = |name: &str, usual: &str, beside_lmcache: &str| -> Result<Vec<String>> {
-            let usual = if with_lmcache { beside_lmcache } else { usual };
+            let of_table = UPLOADS.iter().find(|(flag, _)| is_uploads && *flag == name);
+            let usual = of_table.map_or(if with_lmcache { beside_lmcache } else { usual }, |(_, value)| *value);
             let text = args.value(name)?.unwrap_or_else(|| usual.into());
             Ok(text.split(',').filter(|word| !word.is_empty()).map(String::from).collect())
         };
@@ -109,14 +132,17 @@ impl Plan {
         let peers = list("--peers", "", "raw-tokio,raw-blocking,kvtier,kvtier-tier,lmcache")?;
         let mut with = |flag: &str, name: &str| args.flag(flag) || peers.iter().any(|peer| peer == name);
         let (with_awscrt, with_mountpoint) = (with("--with-awscrt", AWSCRT), with("--with-mountpoint", MOUNTPOINT));
+        let with_boto3 = with("--with-boto3", BOTO3);
         let gb = args.value("--gb")?.unwrap_or_else(|| "0.5".into());
         let plan = Plan {
             ops,
-            sizes: sizes.iter().map(|text| super::super::file::bytes(text)).collect::<Result<_>>()?,
+            sizes: sizes.iter().map(|text| bytes(text)).collect::<Result<_>>()?,
             inflight: inflight.iter().map(|text| number(text)).collect::<Result<_>>()?,
             schemes,
             peers,
             with_awscrt,
+            with_boto3,
+            is_uploads,
             with_lmcache,
             with_mountpoint,
             turns: args.number("--turns")?.unwrap_or(5).max(1) as usize,
@@ -130,7 +156,7 @@ impl Plan {
     /// Whether only ours and the floor are wanted: then the hundreds of crates of the others need not be built.
     pub fn is_alone(&self) -> bool {
         let few = |name: &String| {
-            matches!(name.as_str(), "kvtier" | DIRECT | TIER | AWSCRT | LMCACHE) || name.starts_with("raw-")
+            matches!(name.as_str(), "kvtier" | DIRECT | TIER | AWSCRT | BOTO3 | LMCACHE) || name.starts_with("raw-")
         };
         !self.with_mountpoint && !self.peers.is_empty() && self.peers.iter().all(few)
     }
@@ -141,7 +167,13 @@ impl Plan {
         self.peers.is_empty()
             || self.peers.iter().any(asked)
             || (self.with_awscrt && name == AWSCRT)
+            || (self.with_boto3 && name == BOTO3)
             || (self.with_mountpoint && name == MOUNTPOINT)
+    }
+
+    /// How long the server waits before each answer.
+    pub fn latency_ms(&self) -> u64 {
+        if self.is_uploads { UPLOAD_LATENCY_MS } else { 0 }
     }
 
     pub fn cells(&self) -> Vec<Cell> {
@@ -153,6 +185,7 @@ impl Plan {
                     let count = match op.as_str() {
                         "head" => HEADS,
                         "delete" => DELETES.0,
+                        "put" if self.is_uploads => UPLOAD_COUNT,
                         _ => moved.max(2 * inflight),
                     };
                     cells.push(Cell { scheme: scheme.clone(), op: op.clone(), size, inflight, count });
@@ -178,6 +211,14 @@ fn known(words: Vec<String>, known: &[&str]) -> Result<Vec<String>> {
     match words.iter().find(|word| !known.contains(&word.as_str())) {
         Some(word) => bail!("'{word}' is none of {}", known.join(", ")),
         None => Ok(words),
+    }
+}
+
+/// A size; unlike chunks in files, objects may have any.
+fn bytes(text: &str) -> Result<u64> {
+    match text.strip_suffix("MB").map(number) {
+        Some(millions) => Ok(1_000_000 * millions?),
+        None => super::super::file::bytes(text),
     }
 }
 

@@ -39,14 +39,15 @@ impl Served {
     /// Builds it without peers and starts it.
     pub fn alone() -> Result<Served> {
         building().arg("--no-default-features").run()?;
-        Served::start()
+        Served::start(0)
     }
 
-    /// Starts what was built.
-    pub fn start() -> Result<Served> {
+    /// Starts what was built. Each request is answered after `latency_ms`.
+    pub fn start(latency_ms: u64) -> Result<Served> {
         let certificate = root().join("target/bench-s3.pem").to_string_lossy().into_owned();
         let mut server = Command::new("taskset");
         server.args(["-c", &(machine::cores() - 1).to_string(), &program(), "serve", "--certificate", &certificate]);
+        server.args(["--latency-ms", &latency_ms.to_string()]);
         let server = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut server = server.context("cannot start `taskset` (Debian package util-linux)")?;
         let mut line = String::new();

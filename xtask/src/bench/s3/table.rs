@@ -66,7 +66,8 @@ pub fn print(plan: &Plan, names: &[String], results: &Results) {
     plan.cells().iter().filter_map(|cell| rate(cell, names, &shown, results)).for_each(|row| println!("{row}"));
 }
 
-fn title(cell: &Cell) -> String {
+/// The first three columns of a row.
+pub fn title(cell: &Cell) -> String {
     let size = if cell.op == "head" { "-".to_owned() } else { cell.bytes() };
     format!("| {} {} | {size} | {} |", cell.scheme, cell.op.to_uppercase(), cell.inflight)
 }
