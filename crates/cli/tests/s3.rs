@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Output};
+use std::time::Duration;
 
-use kvtier_testkit::s3::{Server, Setup};
+use kvtier_testkit::s3::{Fault, Rule, Server, Setup};
 use serde_json::Value;
 
 fn kvtier(server: &Server, secret: &str, words: &str) -> Output {
@@ -44,7 +45,8 @@ fn bench_prints_the_cells_that_were_asked_for_and_cleans_up() {
         }
         assert_eq!(cell["cpu_s_per_gb"].is_number(), cell["op"] != "head", "heads move no bytes");
     }
-    let requests = 2 * (153 + 10);
+    // Two for each in flight warm up; of puts no more than there are objects.
+    let requests = 2 * (153 + 10) + 2 * (2 * 1 + 2 * 4);
     for method in ["PUT", "GET", "HEAD"] {
         assert_eq!(seen(&server, method), requests, "{method}");
     }
@@ -58,7 +60,54 @@ fn a_first_get_finds_what_was_written_unmeasured() {
     let server = Server::start(Setup::default()).unwrap();
     let out = json(&kvtier(&server, SECRET, "bench s3 --op get --size 1MiB --gb 0.003"));
     assert_eq!(out["cells"].as_array().unwrap().len(), 1);
-    assert_eq!((seen(&server, "PUT"), seen(&server, "GET")), (3, 3));
+    assert_eq!(out["cells"][0]["ops"], 3);
+    assert_eq!((seen(&server, "PUT"), seen(&server, "GET")), (3, 3 + 16));
+}
+
+/// The targets of all PUTs, in order.
+fn puts(server: &Server) -> Vec<String> {
+    server.seen().into_iter().filter(|seen| seen.method == "PUT").map(|seen| seen.target).collect()
+}
+
+#[test]
+fn measured_puts_write_new_keys_or_with_same_keys_only_keys_that_exist() {
+    let words = "bench s3 --op put --size 64KiB --concurrency 4 --gb 0.002";
+    for (flag, warm_up) in [("", 8), (" --same-keys", 31)] {
+        let server = Server::start(Setup::default()).unwrap();
+        let out = json(&kvtier(&server, SECRET, &format!("{words}{flag}")));
+        let cell = &out["cells"][0];
+        assert_eq!((&cell["ops"], &cell["same_keys"]), (&31.into(), &(!flag.is_empty()).into()));
+        let written = puts(&server);
+        assert_eq!(written.len(), warm_up + 31, "{flag}");
+        let (before, measured) = written.split_at(warm_up);
+        let removal = server.seen().iter().position(|seen| seen.method == "POST" && seen.target.contains("delete"));
+        let expected = if flag.is_empty() { warm_up } else { written.len() };
+        assert_eq!(
+            removal,
+            Some(expected),
+            "objects of the warm-up pass are removed first, unless they are to be overwritten"
+        );
+        let mut distinct = measured.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), 31);
+        assert!(flag.is_empty() || measured.iter().all(|key| before.contains(key)));
+    }
+}
+
+#[test]
+fn a_warm_up_pass_is_not_measured() {
+    const STALL_MS: u64 = 3000;
+    // The requests of the warm-up pass are slow: half of all or more, had they been measured.
+    for (op, method, times) in [("put", "PUT", 4), ("get", "GET", 16), ("head", "HEAD", 16)] {
+        let server = Server::start(Setup::default()).unwrap();
+        server.script(Rule::next(Fault::Stall(Duration::from_millis(STALL_MS))).method(method).times(times));
+        let out =
+            json(&kvtier(&server, SECRET, &format!("bench s3 --op {op} --size 64KiB --concurrency 8 --gb 0.00026")));
+        let cell = &out["cells"][0];
+        assert_eq!(cell["ops"], 4);
+        assert!(cell["p50_ms"].as_f64().unwrap() < STALL_MS as f64, "{cell}");
+    }
 }
 
 #[test]

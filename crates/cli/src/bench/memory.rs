@@ -39,3 +39,28 @@ impl Memory {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).push_back(lease);
     }
 }
+
+/// How many pages of these leases are made while the leases are written for the first time.
+#[cfg(test)]
+pub fn page_faults(leases: impl IntoIterator<Item = Lease>) -> i64 {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let faults = || getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.minor_page_faults());
+    let mut leases: Vec<Lease> = leases.into_iter().collect();
+    let before = faults();
+    leases.iter_mut().filter_map(Lease::as_host_mut).for_each(|bytes| bytes.fill(1));
+    // A page of the stack or of the allocator may be among them.
+    (faults() - before - 4).max(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_chunks_are_resident_before_they_are_used() {
+        let memory = Memory::new(4 << 20, 8).unwrap();
+        assert_eq!(page_faults((0..32).map(|_| memory.take().unwrap())), 0);
+        let untouched = Arena::new(ArenaConfig::huge(64 << 20)).unwrap();
+        assert!(page_faults([untouched.lease(64 << 20).unwrap()]) > 0, "the measure sees what is not resident");
+    }
+}

@@ -36,7 +36,8 @@ pub struct FileArgs {
     #[arg(long)]
     path: PathBuf,
     /// Operations, in order: put, put-summed (of chunks whose checksums are known already), get, sum (a checksum pass from cold memory,
-    /// no I/O). A get reads what the put before it wrote, a first get what was written unmeasured.
+    /// no I/O). A get reads what the put before it wrote, a first get what was written unmeasured. Each begins with a warm-up pass that is
+    /// not measured. A put writes new keys; with --case recycled it overwrites files of the same length.
     #[arg(long, value_delimiter = ',', default_value = "put,get")]
     op: Vec<String>,
     /// Chunk sizes.

@@ -16,8 +16,13 @@ use crate::json::json;
 use crate::store::{StoreArgs, failed};
 use crate::usage::{cpu_s, percentile, rss_mib};
 
-/// The most objects that lie in the bucket at a time: operations go round them, so that no store must hold all that is moved.
+/// At most this many objects are in the bucket at a time, or as many as hold [`OBJECTS_BYTES_MAX`] if that is more, so that no store must
+/// hold everything that is moved.
 const OBJECTS_MAX: u64 = 256;
+const OBJECTS_BYTES_MAX: u64 = 4 << 30;
+/// A warm-up pass has this many operations for each request in flight: connections are open and memory has been written when the clock
+/// starts.
+const WARM_UP_ROUNDS: u64 = 2;
 /// One operation may take this long.
 const OP_MAX: Duration = Duration::from_secs(120);
 
@@ -26,7 +31,8 @@ const OP_MAX: Duration = Duration::from_secs(120);
 pub struct S3Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// Operations, in order: put, get, head; a first get or head finds what was written unmeasured.
+    /// Operations, in order: put, get, head. Each begins with a warm-up pass that is not measured; a first get or head finds what was
+    /// written unmeasured. A put writes new keys.
     #[arg(long, value_delimiter = ',', default_value = "put,get")]
     op: Vec<String>,
     /// Object sizes.
@@ -38,6 +44,10 @@ pub struct S3Args {
     /// GB to move in each cell; a cell of heads makes as many requests as one of gets.
     #[arg(long, default_value_t = 4.0)]
     gb: f64,
+    /// Puts overwrite keys that the warm-up pass wrote, in place of writing new keys: the time that the store takes to grow is then not
+    /// measured.
+    #[arg(long)]
+    same_keys: bool,
     /// Threads that the client runs on.
     #[arg(long, default_value_t = 1)]
     threads: usize,
@@ -56,7 +66,7 @@ pub fn run(args: &S3Args) -> Result<()> {
     let runtime = runtime(args.threads)?;
     let (store, mut cells) = (args.store.find(&runtime)?, Vec::new());
     for (size, concurrency) in grid {
-        let load = Load { ops: &args.op, size, concurrency, gb: args.gb };
+        let load = Load { ops: &args.op, size, concurrency, gb: args.gb, same_keys: args.same_keys };
         measure(store.config(), &runtime, &load, &mut cells)?;
     }
     print(&cells, args.json)
@@ -113,13 +123,16 @@ fn print(cells: &[Value], as_json: bool) -> Result<()> {
     })
 }
 
-/// What the workers of a cell share.
+/// What the workers of a pass share.
 struct Job {
     client: Client,
     arena: Arena,
+    /// What the keys begin with.
     prefix: String,
     size: usize,
+    /// Operations of the pass.
     count: u64,
+    /// Keys that the operations cycle through.
     objects: u64,
     next: AtomicU64,
 }
@@ -130,47 +143,152 @@ pub struct Load<'a> {
     pub size: usize,
     pub concurrency: usize,
     pub gb: f64,
+    /// Whether puts overwrite keys that exist.
+    pub same_keys: bool,
 }
 
-/// The cells of one load, over one fresh set of objects.
+impl Load<'_> {
+    /// Memory for the objects in flight, all of it resident.
+    fn arena(&self) -> Result<Arena> {
+        let memory = ArenaConfig::huge(self.concurrency * self.size.next_multiple_of(4096)).with_prefault();
+        Arena::new(memory).context("no memory for the objects in flight")
+    }
+
+    /// How often the keys are used, and how many there are: at least the operations that `gb` asks for, in equal rounds.
+    fn rounds(&self) -> Rounds {
+        let size = self.size as u64;
+        let count = ((self.gb * 1e9 / size as f64).ceil() as u64).max(1);
+        let rounds = count.div_ceil(OBJECTS_MAX.max(OBJECTS_BYTES_MAX / size));
+        Rounds { rounds, objects: count.div_ceil(rounds) }
+    }
+}
+
+/// The operations of a cell: each of `rounds` rounds uses each of `objects` keys once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Rounds {
+    rounds: u64,
+    objects: u64,
+}
+
+/// The cells of one load, over one set of objects that nothing else uses.
 pub fn measure(mut config: Config, runtime: &Runtime, load: &Load<'_>, cells: &mut Vec<Value>) -> Result<()> {
-    let Load { ops, size, concurrency, gb } = *load;
-    let count = ((gb * 1e9 / size as f64).ceil() as u64).max(1);
-    let objects = count.min(OBJECTS_MAX);
-    config.requests_max = concurrency;
+    config.requests_max = load.concurrency;
     let client = Client::new(config).within(OP_MAX);
-    let memory = ArenaConfig::huge(concurrency * size.next_multiple_of(4096));
-    let arena = Arena::new(memory).context("no memory for the objects in flight")?;
-    // Keys of this run alone: what an earlier one left behind must not be found.
+    let arena = load.arena()?;
+    // Keys of this run alone: a get must not find what an earlier run left behind.
     let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
     let prefix = format!("kvtier-bench/{nanos:x}-{}/", std::process::id());
-    let job = |count| {
-        let (client, arena, prefix) = (client.clone(), arena.clone(), prefix.clone());
-        Arc::new(Job { client, arena, prefix, size, count, objects, next: AtomicU64::new(0) })
-    };
-    let mut cell = |op: &String| -> Result<()> {
-        let (began, cpu) = (Instant::now(), cpu_s());
-        let mut ms = runtime.block_on(each(concurrency, op, &job(count)))?;
-        let (wall, cpu, gb) = (began.elapsed().as_secs_f64(), cpu_s() - cpu, count as f64 * size as f64 / 1e9);
-        let moves = op != "head";
-        cells.push(json!({
-            "op": op, "size": size, "concurrency": concurrency,
-            "mb_per_s": if moves { gb * 1e3 / wall } else { 0.0 }, "cpu_s_per_gb": moves.then_some(cpu / gb),
-            "p50_ms": percentile(&mut ms, 0.5), "p99_ms": percentile(&mut ms, 0.99), "rss_mib": rss_mib(),
-            "ops_per_s": count as f64 / wall, "cpu_us_per_op": cpu * 1e6 / count as f64,
-        }));
-        Ok(())
-    };
-    // A first get or head needs something to find; this put is not measured.
-    let filled = ops.first().is_none_or(|op| op == "put");
-    let before = if filled { Ok(Vec::new()) } else { runtime.block_on(each(concurrency, "put", &job(objects))) };
-    let measured = before.and_then(|_| ops.iter().try_for_each(&mut cell));
-    let keys: Vec<String> = (0..objects).map(|n| format!("{prefix}{n}")).collect();
-    let refused = runtime.block_on(client.delete_many(&keys)).map_err(failed).context("cannot remove the objects");
+    let cells_of_load = Cells { client, arena, prefix, runtime, load, shape: load.rounds() };
+    let measured = cells_of_load.measure(cells);
+    let removed = cells_of_load.clear();
     measured?;
-    match refused?.first() {
-        Some(refused) => bail!("{} was not removed ({}): remove {prefix} by hand", refused.key, refused.code),
-        None => Ok(()),
+    removed
+}
+
+/// The cells of one load.
+struct Cells<'a> {
+    client: Client,
+    arena: Arena,
+    prefix: String,
+    runtime: &'a Runtime,
+    load: &'a Load<'a>,
+    shape: Rounds,
+}
+
+/// What was measured of a cell.
+#[derive(Default)]
+struct Measured {
+    ms: Vec<f64>,
+    wall_s: f64,
+    cpu_s: f64,
+}
+
+impl Cells<'_> {
+    fn measure(&self, cells: &mut Vec<Value>) -> Result<()> {
+        // A first get or head needs something to find; this put is not measured.
+        if self.load.ops.first().is_some_and(|op| op != "put") {
+            self.pass("put", self.shape.objects)?;
+        }
+        for op in self.load.ops {
+            cells.push(self.cell(op)?);
+        }
+        Ok(())
+    }
+
+    fn cell(&self, op: &str) -> Result<Value> {
+        let &Load { size, concurrency, same_keys, .. } = self.load;
+        let mut measured = if op == "put" && !same_keys { self.put_new_keys()? } else { self.repeat(op)? };
+        let count = measured.ms.len() as f64;
+        let (moves, gb) = (op != "head", count * size as f64 / 1e9);
+        Ok(json!({
+            "op": op, "size": size, "concurrency": concurrency, "ops": measured.ms.len(),
+            "same_keys": (op == "put").then_some(same_keys),
+            "mb_per_s": if moves { gb * 1e3 / measured.wall_s } else { 0.0 },
+            "cpu_s_per_gb": moves.then_some(measured.cpu_s / gb),
+            "p50_ms": percentile(&mut measured.ms, 0.5), "p99_ms": percentile(&mut measured.ms, 0.99), "rss_mib": rss_mib(),
+            "ops_per_s": count / measured.wall_s, "cpu_us_per_op": measured.cpu_s * 1e6 / count,
+        }))
+    }
+
+    /// Puts, none of which overwrites an object: before each round the objects of the round before are removed.
+    fn put_new_keys(&self) -> Result<Measured> {
+        self.pass("put", self.warm_up().min(self.shape.objects))?;
+        let mut measured = Measured::default();
+        for _ in 0..self.shape.rounds {
+            self.clear()?;
+            measured.add(|| self.pass("put", self.shape.objects))?;
+        }
+        Ok(measured)
+    }
+
+    /// Operations on keys that exist.
+    fn repeat(&self, op: &str) -> Result<Measured> {
+        let Rounds { rounds, objects } = self.shape;
+        // The warm-up of a put writes every key.
+        self.pass(op, if op == "put" { objects } else { self.warm_up() })?;
+        let mut measured = Measured::default();
+        measured.add(|| self.pass(op, rounds * objects))?;
+        Ok(measured)
+    }
+
+    fn warm_up(&self) -> u64 {
+        WARM_UP_ROUNDS * self.load.concurrency as u64
+    }
+
+    /// Does `count` operations; the time of each in ms.
+    fn pass(&self, op: &str, count: u64) -> Result<Vec<f64>> {
+        let job = Job {
+            client: self.client.clone(),
+            arena: self.arena.clone(),
+            prefix: self.prefix.clone(),
+            size: self.load.size,
+            count,
+            objects: self.shape.objects,
+            next: AtomicU64::new(0),
+        };
+        self.runtime.block_on(each(self.load.concurrency, op, &Arc::new(job)))
+    }
+
+    /// Removes the objects.
+    fn clear(&self) -> Result<()> {
+        let Cells { client, prefix, .. } = self;
+        let keys: Vec<String> = (0..self.shape.objects).map(|n| format!("{prefix}{n}")).collect();
+        let refused = self.runtime.block_on(client.delete_many(&keys)).map_err(failed);
+        match refused.context("cannot remove the objects")?.first() {
+            Some(refused) => bail!("{} was not removed ({}): remove {prefix} by hand", refused.key, refused.code),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Measured {
+    /// Adds a pass, and the time that it takes.
+    fn add(&mut self, pass: impl FnOnce() -> Result<Vec<f64>>) -> Result<()> {
+        let (began, cpu) = (Instant::now(), cpu_s());
+        self.ms.extend(pass()?);
+        self.wall_s += began.elapsed().as_secs_f64();
+        self.cpu_s += cpu_s() - cpu;
+        Ok(())
     }
 }
 
@@ -237,5 +355,28 @@ impl Job {
         let start = self.start(n);
         lease.as_host_mut().into_iter().for_each(|bytes| bytes[..start.len()].copy_from_slice(&start));
         lease.assume_filled(self.size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::page_faults;
+    use super::*;
+
+    #[test]
+    fn rounds_are_equal_and_move_what_was_asked_for() {
+        let rounds = |size: usize, gb| Load { ops: &[], size, concurrency: 1, gb, same_keys: false }.rounds();
+        assert_eq!(rounds(10 << 20, 0.01), Rounds { rounds: 1, objects: 1 });
+        assert_eq!(rounds(10 << 20, 3.0), Rounds { rounds: 1, objects: 287 });
+        assert_eq!(rounds(10 << 20, 16.0), Rounds { rounds: 4, objects: 382 });
+        assert_eq!(rounds(64 << 10, 1.0), Rounds { rounds: 1, objects: 15259 });
+        assert_eq!(rounds(1, 1e-9), Rounds { rounds: 1, objects: 1 });
+    }
+
+    #[test]
+    fn memory_is_resident_before_it_is_used() {
+        let load = Load { ops: &[], size: 8 << 20, concurrency: 8, gb: 1.0, same_keys: false };
+        let leases = (0..8).map(|_| load.arena().unwrap().lease(load.size).unwrap());
+        assert_eq!(page_faults(leases), 0);
     }
 }

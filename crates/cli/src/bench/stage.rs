@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,9 @@ use super::memory::Memory;
 use crate::BadInput;
 use crate::json::json;
 use crate::usage::{cpu_s, percentile, rss_mib, system_s};
+
+/// A warm-up pass has this many chunks for each in flight.
+const WARM_UP_ROUNDS: u64 = 2;
 
 /// What puts find in the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +105,8 @@ pub struct Stage {
     count: u64,
     /// Of those, the last so many are still there after a put of all.
     kept: u64,
+    /// Chunks of the pass before a cell's clock starts.
+    warm_up: u64,
     ns: Arc<Namespace>,
     /// Dropped last.
     _scratch: Scratch,
@@ -126,6 +132,7 @@ impl Stage {
         // Keys of this run alone: what an earlier one left behind must not be found.
         let now = format!("{:?}{}", std::time::SystemTime::now(), std::process::id());
         let ns = Arc::new(Namespace::new("bench", Digest::of("kvtier bench", now.as_bytes())));
+        let kept = fits.clamp(1, count);
         Ok(Stage {
             tier,
             memory,
@@ -133,7 +140,8 @@ impl Stage {
             size,
             concurrency,
             count,
-            kept: fits.clamp(1, count),
+            kept,
+            warm_up: (WARM_UP_ROUNDS * concurrency as u64).min(kept),
             ns,
             _scratch: scratch,
         })
@@ -159,6 +167,7 @@ impl Stage {
             self.clear()?;
             self.fill()?;
         }
+        self.warm_up(op)?;
         let before = self.tier.status();
         let (began, cpu, system) = (std::time::Instant::now(), cpu_s(), system_s());
         let mut ms = self.all(op)?;
@@ -193,10 +202,27 @@ impl Stage {
             .map(drop)
     }
 
+    /// A pass before the clock starts: the engine, the memory and the directory have then been used once.
+    fn warm_up(&self, op: Op) -> Result<()> {
+        let range = match op {
+            Op::Get => self.count - self.warm_up..self.count,
+            Op::Sum => 0..self.warm_up,
+            // What filled the directory was the warm-up.
+            Op::Put | Op::PutSummed if self.case != Case::Fresh => return Ok(()),
+            Op::Put | Op::PutSummed => self.count..self.count + self.warm_up,
+        };
+        op.run(&self.tier, &self.memory, (self.size, self.concurrency), range.clone(), |n| self.key(n))?;
+        if op.is_put() { self.remove(range) } else { Ok(()) }
+    }
+
     /// Removes all that was put.
     fn clear(&self) -> Result<()> {
         let old = if self.case == Case::Fresh { 0 } else { self.count + self.concurrency as u64 };
-        let all: Arc<[Key]> = (0..self.count + old).map(|n| self.key(n)).collect();
+        self.remove(0..self.count + old)
+    }
+
+    fn remove(&self, range: Range<u64>) -> Result<()> {
+        let all: Arc<[Key]> = range.map(|n| self.key(n)).collect();
         let removed = self.tier.remove(&Ctx::within(Duration::from_secs(600)), all).wait();
         removed.context("cannot remove the bench's chunks").map(drop)
     }

@@ -87,7 +87,7 @@ fn look(args: &S3Args) -> Result<Found> {
     let size = crate::replay::size("--size", &args.size)? as usize;
     let mut rates = Vec::new();
     for concurrency in args.concurrency.iter().copied().filter(|n| *n > 0 && size > 0) {
-        let (mut cells, load) = (Vec::new(), Load { ops: &ops, size, concurrency, gb: args.gb });
+        let (mut cells, load) = (Vec::new(), Load { ops: &ops, size, concurrency, gb: args.gb, same_keys: false });
         measure(store.config(), &runtime, &load, &mut cells)?;
         rates.push(rate(&cells).context("a rate is missing")?);
     }
