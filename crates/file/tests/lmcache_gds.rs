@@ -257,7 +257,9 @@ fn without_facts_a_torn_file_and_headers_that_lie_are_corrupt() {
     let dir = tempfile::tempdir().unwrap();
     let other = header(&[2, 1, 32, 512]);
     let (short, long) = (bytes(1, FULL - 1), bytes(1, FULL + 1));
-    let torn: [(&str, Vec<u8>, Vec<u8>, Vec<u8>); 7] = [
+    let offsets = with_offsets("0, 2048");
+    let torn: [(&str, Vec<u8>, Vec<u8>, Vec<u8>); 8] = [
+        ("offsets of another length than the shape's", offsets.clone(), bytes(1, FULL), offsets),
         ("lost its end", full(), short, full()),
         ("longer than it says", full(), long, full()),
         ("another shape beside it", full(), bytes(1, FULL), other.clone()),
@@ -294,6 +296,30 @@ fn without_facts_a_torn_file_and_headers_that_lie_are_corrupt() {
     it.hits(&odd, &bytes(5, 5000));
     put(dir.path(), &odd, &header.encode().unwrap(), &padded(1));
     assert_eq!(it.load(&odd, 5000).0, Loaded::Miss(MissReason::Length));
+}
+
+/// The header of a full chunk with these two numbers as its offsets.
+fn with_offsets(offsets: &str) -> Vec<u8> {
+    let text = String::from_utf8(full()[8..].to_vec()).unwrap();
+    let text = text.replacen(&format!("[0, {FULL}]"), &format!("[{offsets}]"), 1);
+    let text = format!("{:<4088}", text.trim_end());
+    [&4088_u64.to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+#[test]
+fn offsets_that_do_not_begin_at_zero_move_no_byte_of_the_payload() {
+    let dir = tempfile::tempdir().unwrap();
+    let header = with_offsets(&format!("10, {}", FULL + 10));
+    assert_ne!(header, full());
+    put(dir.path(), &key(1), &header, &bytes(1, FULL));
+    let it = Use::open(dir.path());
+    it.hits(&key(1), &bytes(1, FULL));
+    assert_eq!((it.counter("set_aside"), it.counter("misses_corrupt")), (0, 0));
+    // Its end is missing, or there is more than it says: as with any other header.
+    for len in [FULL - 10, FULL + 10] {
+        put(dir.path(), &key(2), &header, &bytes(2, len));
+        assert_eq!(it.load(&key(2), 2 * FULL).0, Loaded::Miss(MissReason::Corrupt), "{len}");
+    }
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn packed(given: &Value) -> Option<Vec<u8>> {
 fn check_back(header: &GdsHeader, theirs: &Value) {
     assert_eq!(Some(header.element), element(theirs["dtype"].as_str().unwrap()));
     assert_eq!(header.shape, shape(&theirs["shape"]));
-    assert_eq!(header.payload_bytes(), theirs["nbytes"].as_u64());
+    assert_eq!(header.offset_bytes(), theirs["nbytes"].as_i64());
     assert_eq!(header.format.name(), theirs["fmt"]);
     let metadata: serde_json::Map<_, _> = header.metadata.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
     assert_eq!(Value::Object(metadata), theirs["extra"]);
@@ -81,26 +81,46 @@ fn bf16() -> GdsElement {
     GdsElement::of(DType::BFloat16).unwrap()
 }
 
-#[test]
-fn a_header_that_lies_about_its_size_is_none() {
+/// The header of a chunk of 2048 bytes with one piece of its JSON replaced, as it reads back.
+fn with(from: &str, to: &str) -> Result<GdsHeader, GdsHeaderError> {
     let good = GdsHeader::new(bf16(), vec![2, 4, 16, 8], MemoryFormat::Kv2Ltd).encode().unwrap();
     let text = String::from_utf8(good[8..].to_vec()).unwrap();
-    let with = |from: &str, to: &str| {
-        let wrong = text.replacen(from, to, 1);
-        assert_ne!(wrong, text, "{from}");
-        GdsHeader::decode(&[&(wrong.len() as u64).to_le_bytes()[..], wrong.as_bytes()].concat())
-    };
-    assert_eq!(with("0, 2048", "0, 2047"), Err(GdsHeaderError::Size));
-    assert_eq!(with("0, 2048", "1, 2048"), Err(GdsHeaderError::Size));
-    assert_eq!(with("0, 2048", "0, 2048, 0"), Err(GdsHeaderError::Size));
+    let wrong = text.replacen(from, to, 1);
+    assert_ne!(wrong, text, "{from}");
+    GdsHeader::decode(&[&(wrong.len() as u64).to_le_bytes()[..], wrong.as_bytes()].concat())
+}
+
+#[test]
+fn only_the_difference_of_the_offsets_counts() {
+    let good = GdsHeader::new(bf16(), vec![2, 4, 16, 8], MemoryFormat::Kv2Ltd);
+    for same in ["10, 2058", "-2048, 0", "0, 2048, 7"] {
+        assert_eq!(with("0, 2048", same), Ok(good.clone()), "{same}");
+    }
+    for (other, difference) in [("0, 2047", 2047), ("1, 2048", 2047), ("0, 4096", 4096), ("10, 0", -10)] {
+        let header = with("0, 2048", other).unwrap();
+        assert_eq!((header.contradiction, header.offset_bytes()), (Some(difference), Some(difference)), "{other}");
+        assert_eq!(header.payload_bytes(), Some(2048), "LMCache goes by the shape");
+        assert_eq!(GdsHeader::decode(&header.encode().unwrap()), Ok(header));
+    }
+    for wrong in ["0", "", "0, 2048.5", "\"0\", 2048", "-9223372036854775808, 9223372036854775807"] {
+        assert_eq!(with("0, 2048", wrong), Err(GdsHeaderError::Fields), "{wrong}");
+    }
+}
+
+#[test]
+fn what_is_no_header_says_why() {
+    let good = GdsHeader::new(bf16(), vec![2, 4, 16, 8], MemoryFormat::Kv2Ltd).encode().unwrap();
     assert_eq!(with("[2, 4", "[4294967296, 4294967296, 4"), Err(GdsHeaderError::Size));
+    assert_eq!(with("[2, 4", "[-2, 4"), Err(GdsHeaderError::Fields));
     assert_eq!(with("\"BF16\"", "\"bf16\""), Err(GdsHeaderError::Element));
     assert_eq!(with("\"fmt\": 1", "\"fmt\": 9"), Err(GdsHeaderError::Format));
     assert_eq!(with("\"fmt\": 1", "\"fmt\": \"1\""), Err(GdsHeaderError::Fields));
     assert_eq!(with("\"shape\"", "\"shapes\""), Err(GdsHeaderError::Fields));
     assert_eq!(with("}}}", "}}"), Err(GdsHeaderError::Text));
-    assert_eq!(GdsHeader::decode(&good[..4095]), Err(GdsHeaderError::Length));
-    assert_eq!(GdsHeader::decode(&[0xff; 64]), Err(GdsHeaderError::Length));
+    assert_eq!(GdsHeader::decode(&good[..100]), Err(GdsHeaderError::Text), "cut in its JSON");
+    assert_eq!(GdsHeader::decode(&good[..7]), Err(GdsHeaderError::Length));
+    assert_eq!(GdsHeader::decode(&[0xff; 64]), Err(GdsHeaderError::Text));
+    assert!(GdsHeader::decode(&good[..4095]).is_ok(), "LMCache takes what there is of a header that lost blanks");
     let version = with("\"1\"", "\"2\"").unwrap();
     assert!(!version.is_current() && GdsHeader::decode(&good).unwrap().is_current());
 }

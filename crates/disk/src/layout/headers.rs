@@ -53,8 +53,11 @@ pub fn read_sidecar(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Whether a file of `file_bytes` can be what a header says. The payload's bytes then.
+/// Whether a file of `file_bytes` can be what a header says. The payload's bytes then; of a header that contradicts itself nothing is believed.
 pub fn payload_of(header: &GdsHeader, file_bytes: u64) -> Option<u64> {
+    if header.contradiction.is_some() {
+        return None;
+    }
     let bytes = file_bytes.checked_sub(GDS_HEADER_BYTES as u64)?;
     header.payload_bytes().filter(|len| *len > 0 && (bytes == *len || is_padded(bytes, *len)))
 }

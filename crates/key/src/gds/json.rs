@@ -6,8 +6,8 @@ const DEPTH_MAX: usize = 16;
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Json {
-    /// A whole number from 0 to 2^64 - 1.
-    Number(u64),
+    /// A whole number of 64 bits with its sign.
+    Number(i64),
     /// A text.
     Text(String),
     /// Values in order.
@@ -26,7 +26,7 @@ impl Json {
     }
 
     /// The numbers of a list that has nothing else.
-    pub fn numbers(&self) -> Option<Vec<u64>> {
+    pub fn numbers(&self) -> Option<Vec<i64>> {
         let Json::List(values) = self else { return None };
         values.iter().map(|value| if let Json::Number(n) = value { Some(*n) } else { None }).collect()
     }
@@ -65,8 +65,10 @@ impl Reader<'_> {
             b'{' => self.map(depth),
             b'[' => self.list(depth),
             b'"' => self.text().map(Json::Text),
+            b'-' if self.left.starts_with("-I") => self.takes("-Infinity").then_some(Json::Other),
             b'-' | b'0'..=b'9' => self.number(),
-            _ => ["true", "false", "null"].iter().any(|word| self.takes(word)).then_some(Json::Other),
+            // The last two are Python's.
+            _ => ["true", "false", "null", "NaN", "Infinity"].iter().any(|word| self.takes(word)).then_some(Json::Other),
         }
     }
 
@@ -118,8 +120,9 @@ impl Reader<'_> {
         let end = self.left.find(|c| !is_part(c)).unwrap_or(self.left.len());
         let (number, rest) = self.left.split_at(end);
         self.left = rest;
-        let plain = number.bytes().all(|b| b.is_ascii_digit());
-        if plain && number.len() > 1 && number.starts_with('0') {
+        let digits = number.strip_prefix('-').unwrap_or(number);
+        let plain = digits.bytes().all(|b| b.is_ascii_digit());
+        if plain && digits.len() > 1 && digits.starts_with('0') {
             return None;
         }
         match number.parse() {
@@ -207,9 +210,12 @@ mod tests {
         push_text(&mut out, odd);
         assert!(out.is_ascii());
         assert_eq!(parse(&out), Some(Json::Text(odd.into())));
-        assert_eq!(parse(" [0, 18446744073709551615]\n").unwrap().numbers(), Some(vec![0, u64::MAX]));
-        assert_eq!(parse("[1, -1]").unwrap().numbers(), None);
-        assert_eq!(parse("18446744073709551616"), Some(Json::Other));
+        assert_eq!(parse(" [0, 9223372036854775807]\n").unwrap().numbers(), Some(vec![0, i64::MAX]));
+        assert_eq!(parse("[1, -1]").unwrap().numbers(), Some(vec![1, -1]));
+        assert_eq!(parse("[1, 1.5]").unwrap().numbers(), None);
+        for other in ["9223372036854775808", "NaN", "Infinity", "-Infinity"] {
+            assert_eq!(parse(other), Some(Json::Other));
+        }
         assert_eq!(parse(r#"{"a": 1, "a": 2.5e3, "b": [true, null, {}]}"#).unwrap().member("a"), Some(&Json::Other));
     }
 
@@ -224,8 +230,10 @@ mod tests {
             "{\"a\" 1}",
             "{a: 1}",
             "01",
+            "-01",
             "1x",
             "-",
+            "-Inf",
             "\"a",
             "\"\\x\"",
             "\"\n\"",

@@ -78,13 +78,16 @@ pub struct GdsHeader {
     pub format: MemoryFormat,
     /// Texts by name; `lmcache_version` first.
     pub metadata: Vec<(String, String)>,
+    /// The difference of its two offsets where that is not the number of bytes of the shape: the header contradicts itself. LMCache reads
+    /// such a header, too, and goes by the shape.
+    pub contradiction: Option<i64>,
 }
 
 /// Why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GdsHeaderError {
-    /// Fewer bytes than it says.
+    /// Too few bytes for the length at its beginning.
     Length,
     /// No JSON.
     Text,
@@ -94,7 +97,7 @@ pub enum GdsHeaderError {
     Element,
     /// No such memory format.
     Format,
-    /// Its offsets are not those of its shape.
+    /// Its shape has more bytes than 64 bits count.
     Size,
 }
 
@@ -106,7 +109,7 @@ impl fmt::Display for GdsHeaderError {
             GdsHeaderError::Fields => "header lacks a field",
             GdsHeaderError::Element => "header has an element type that there is not",
             GdsHeaderError::Format => "header has a memory format that there is not",
-            GdsHeaderError::Size => "header's offsets are not those of its shape",
+            GdsHeaderError::Size => "header's shape has more bytes than 64 bits count",
         })
     }
 }
@@ -116,7 +119,8 @@ impl std::error::Error for GdsHeaderError {}
 impl GdsHeader {
     /// As LMCache 0.5.6 writes it.
     pub fn new(element: GdsElement, shape: Vec<u64>, format: MemoryFormat) -> Self {
-        GdsHeader { element, shape, format, metadata: vec![("lmcache_version".into(), VERSION.into())] }
+        let metadata = vec![("lmcache_version".into(), VERSION.into())];
+        GdsHeader { element, shape, format, metadata, contradiction: None }
     }
 
     /// Adds a text to the metadata.
@@ -128,6 +132,11 @@ impl GdsHeader {
     /// Bytes of the tensor; `None` for more than 64 bits count.
     pub fn payload_bytes(&self) -> Option<u64> {
         self.shape.iter().try_fold(u64::from(self.element.bytes()), |bytes, n| bytes.checked_mul(*n))
+    }
+
+    /// Bytes of the tensor as the offsets say, which LMCache takes for its size.
+    pub fn offset_bytes(&self) -> Option<i64> {
+        self.contradiction.or_else(|| self.payload_bytes()?.try_into().ok())
     }
 
     /// Whether LMCache 0.5.6 reads files with such a header.
@@ -151,7 +160,7 @@ impl GdsHeader {
 
     /// Its bytes. Errors: metadata too long for it, or a tensor of more than 64 bits of bytes.
     pub fn encode(&self) -> Result<Vec<u8>, InvalidKey> {
-        let bytes = self.payload_bytes().ok_or_else(|| InvalidKey::new("a tensor of more bytes than 64 bits count"))?;
+        let bytes = self.offset_bytes().ok_or_else(|| InvalidKey::new("a tensor of more bytes than 63 bits count"))?;
         let shape: Vec<String> = self.shape.iter().map(u64::to_string).collect();
         let mut text = format!(
             "{{\"kvcache\": {{\"dtype\": \"{}\", \"shape\": [{}], \"data_offsets\": [0, {bytes}], \"fmt\": {}, \"__metadata__\": {{",
@@ -178,11 +187,16 @@ impl GdsHeader {
         Ok(out)
     }
 
-    /// Reads a header at the beginning of `bytes`. Stricter than LMCache, which takes offsets as they come: they must be the shape's.
+    /// Reads a header at the beginning of `bytes`, as LMCache does: a length beyond the end means all that there is, and of the offsets only
+    /// the difference counts, since the payload begins behind the header whatever they say.
+    ///
+    /// # Errors
+    ///
+    /// What LMCache does not read either, and shapes of more bytes than 64 bits count.
     pub fn decode(bytes: &[u8]) -> Result<Self, GdsHeaderError> {
         let (len, rest) = bytes.split_first_chunk::<LENGTH_BYTES>().ok_or(GdsHeaderError::Length)?;
-        let text = usize::try_from(u64::from_le_bytes(*len)).ok().and_then(|len| rest.get(..len));
-        let text = text.ok_or(GdsHeaderError::Length)?;
+        let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
+        let text = rest.get(..len).unwrap_or(rest);
         let json = str::from_utf8(text).ok().and_then(json::parse).ok_or(GdsHeaderError::Text)?;
         let tensor = json.member("kvcache").ok_or(GdsHeaderError::Fields)?;
         GdsHeader::of_json(tensor)
@@ -194,22 +208,24 @@ impl GdsHeader {
             return Err(GdsHeaderError::Fields);
         };
         let numbers = |name| member(name)?.numbers().ok_or(GdsHeaderError::Fields);
-        let (shape, offsets) = (numbers("shape")?, numbers("data_offsets")?);
+        let shape: Option<Vec<u64>> = numbers("shape")?.into_iter().map(|n| n.try_into().ok()).collect();
+        let [start, end, ..] = numbers("data_offsets")?[..] else { return Err(GdsHeaderError::Fields) };
+        let difference = end.checked_sub(start).ok_or(GdsHeaderError::Fields)?;
         let Json::Map(metadata) = member("__metadata__")? else { return Err(GdsHeaderError::Fields) };
         let texts = metadata.iter().filter_map(|(name, value)| match value {
             Json::Text(text) => Some((name.clone(), text.clone())),
             _ => None,
         });
-        let header = GdsHeader {
+        let mut header = GdsHeader {
             element: GdsElement::named(element).ok_or(GdsHeaderError::Element)?,
-            shape,
-            format: MemoryFormat::of_code(*code).ok_or(GdsHeaderError::Format)?,
+            shape: shape.ok_or(GdsHeaderError::Fields)?,
+            format: u64::try_from(*code).ok().and_then(MemoryFormat::of_code).ok_or(GdsHeaderError::Format)?,
             metadata: texts.collect(),
+            contradiction: None,
         };
-        match header.payload_bytes() {
-            Some(bytes) if offsets == [0, bytes] => Ok(header),
-            _ => Err(GdsHeaderError::Size),
-        }
+        let bytes = header.payload_bytes().ok_or(GdsHeaderError::Size)?;
+        header.contradiction = (i64::try_from(bytes) != Ok(difference)).then_some(difference);
+        Ok(header)
     }
 }
 
