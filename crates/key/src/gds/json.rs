@@ -68,7 +68,9 @@ impl Reader<'_> {
             b'-' if self.left.starts_with("-I") => self.takes("-Infinity").then_some(Json::Other),
             b'-' | b'0'..=b'9' => self.number(),
             // The last two are Python's.
-            _ => ["true", "false", "null", "NaN", "Infinity"].iter().any(|word| self.takes(word)).then_some(Json::Other),
+            _ => {
+                ["true", "false", "null", "NaN", "Infinity"].iter().any(|word| self.takes(word)).then_some(Json::Other)
+            }
         }
     }
 
