@@ -57,6 +57,29 @@ fn regions_of_registered_memory_are_not_crossed() {
 }
 
 #[test]
+fn memory_of_others_is_registered_too() {
+    let body = || {
+        let mut bench = Bench::direct(|_| {});
+        let theirs = kvtier_mem::Arena::device(&bench.gpu, 4 * MIB).unwrap();
+        let region = theirs.regions()[0];
+        // SAFETY: nobody else uses it, and the arena keeps it.
+        let over =
+            |addr, len| unsafe { kvtier_mem::Arena::from_device(addr, len, std::sync::Arc::new(theirs.clone())) };
+        assert!(over(region.addr + 1, region.len - 1).unwrap_err().to_string().contains("aligned"));
+        assert!(over(region.addr, region.len + 16 * MIB).unwrap_err().to_string().contains("past their allocation"));
+        bench.arena = over(region.addr, region.len).unwrap();
+        assert_eq!(bench.tier.register_gpu(&bench.arena).bytes, 4 * MIB);
+        (0..3).for_each(|n| bench.round_trip(n, LEN));
+        assert_eq!(bench.counter("direct_bytes"), 3 * MIB as u64);
+    };
+    let check = |report: &Report| {
+        report.is_clean();
+        assert_eq!(report.saw("unregistered"), 2, "those of the probe");
+    };
+    Fakes::new().run("memory_of_others_is_registered_too", body, check);
+}
+
+#[test]
 fn memory_of_any_alignment_is_right_and_goes_as_directly_as_it_can() {
     clean("memory_of_any_alignment_is_right_and_goes_as_directly_as_it_can", &Fakes::new(), || {
         let bench = Bench::direct(|_| {});

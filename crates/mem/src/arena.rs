@@ -78,6 +78,23 @@ impl Arena {
         Self::over(Backing::Foreign(unsafe { Foreign::new(base, len, place, owner) }), None)
     }
 
+    /// The same over memory on a GPU: `len` bytes at `addr`, that `owner` keeps. `Invalid` for addresses that are not on a GPU, or reach past
+    /// an allocation.
+    ///
+    /// # Safety
+    /// As for [`Lease::from_device`].
+    #[cfg(feature = "cuda")]
+    pub unsafe fn from_device(addr: usize, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Result<Self, Error> {
+        let base = NonNull::new(addr as *mut u8).filter(|_| addr.is_multiple_of(PAGE) && len >= PAGE);
+        let base = base.ok_or_else(|| {
+            let what = format!("{len} bytes at {addr:#x} hold no aligned page of {PAGE} bytes; align the memory");
+            Error::new(ErrorKind::Invalid, what)
+        })?;
+        let gpu = Gpu::of(addr, len)?;
+        // SAFETY: the caller's promise.
+        Self::over(Backing::Foreign(unsafe { Foreign::on_gpu(base, len, gpu, owner) }), None)
+    }
+
     fn over(backing: Backing, slot_bytes: Option<usize>) -> Result<Self, Error> {
         let invalid = |what: String| Error::new(ErrorKind::Invalid, what);
         let pages = u32::try_from(backing.len() / PAGE)
@@ -129,7 +146,7 @@ impl Arena {
     /// The GPU that its memory lies on.
     #[cfg(feature = "cuda")]
     pub fn gpu(&self) -> Option<&Gpu> {
-        if let Backing::Device(device) = &self.0.backing { Some(device.gpu()) } else { None }
+        self.0.backing.gpu()
     }
 
     /// What kind of memory it got.

@@ -11,6 +11,8 @@ pub(crate) struct Foreign {
     base: NonNull<u8>,
     len: usize,
     place: Place,
+    #[cfg(feature = "cuda")]
+    gpu: Option<crate::cuda::Gpu>,
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
@@ -25,7 +27,34 @@ impl Foreign {
     /// # Safety
     /// As for [`Lease::from_raw`].
     pub unsafe fn new(base: NonNull<u8>, len: usize, place: Place, owner: Arc<dyn Any + Send + Sync>) -> Self {
-        Foreign { base, len, place, _owner: owner }
+        Foreign {
+            base,
+            len,
+            place,
+            #[cfg(feature = "cuda")]
+            gpu: None,
+            _owner: owner,
+        }
+    }
+
+    /// The same on a GPU.
+    ///
+    /// # Safety
+    /// As for [`Lease::from_device`].
+    #[cfg(feature = "cuda")]
+    pub unsafe fn on_gpu(
+        base: NonNull<u8>,
+        len: usize,
+        gpu: crate::cuda::Gpu,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Foreign { base, len, place: Place::Device(gpu.ordinal()), gpu: Some(gpu), _owner: owner }
+    }
+
+    /// The GPU that it lies on.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(&self) -> Option<&crate::cuda::Gpu> {
+        self.gpu.as_ref()
     }
 
     pub fn base(&self) -> NonNull<u8> {

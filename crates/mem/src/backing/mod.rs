@@ -142,10 +142,20 @@ impl Backing {
     /// Tells a lease of it which GPU it lies on, if it does.
     #[cfg(feature = "cuda")]
     pub fn on_device(&self, mut lease: Lease) -> Lease {
-        if let Backing::Device(device) = self {
-            lease.set_gpu(device.gpu().clone());
+        if let Some(gpu) = self.gpu() {
+            lease.set_gpu(gpu.clone());
         }
         lease
+    }
+
+    /// The GPU that it lies on.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(&self) -> Option<&crate::cuda::Gpu> {
+        match self {
+            Backing::Device(device) => Some(device.gpu()),
+            Backing::Foreign(foreign) => foreign.gpu(),
+            _ => None,
+        }
     }
 
     /// What another process needs to map it.

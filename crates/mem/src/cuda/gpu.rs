@@ -93,6 +93,11 @@ impl Gpu {
         }
     }
 
+    /// Whether memory at `addr` is on a GPU. `false` where there is no driver, too: then no memory is.
+    pub fn has_memory_at(addr: usize) -> bool {
+        attribute::<u32>(KIND, addr).is_ok_and(|kind| kind == ON_DEVICE)
+    }
+
     /// Checks that `addr..addr + len` lies in one allocation on a device, and gives that device.
     pub(crate) fn of(addr: usize, len: usize) -> Result<Self, Error> {
         let invalid = |what: String| Error::new(ErrorKind::Invalid, what);
