@@ -158,7 +158,7 @@ pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D:
     tiers::bytes(from).map(Some)
 }
 
-fn capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Capacity, D::Error> {
+pub(super) fn capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Capacity, D::Error> {
     let given = Value::from(serde_json::Value::deserialize(from)?);
     let wrong = || {
         serde::de::Error::custom(format!(

@@ -181,6 +181,26 @@ mod tests {
     }
 
     #[test]
+    fn a_storage_plugin_of_ours_names_its_directory_as_gds_path_does() {
+        let place = "storage_plugin.kv";
+        let plugin = |rest: &str| {
+            of_lmcache(&format!(
+                "storage_plugins: [kv]\nuse_gds: false\nextra_config: {{{place}.module_path: kvtier.lmcache, {rest}}}\n"
+            ))
+        };
+        let spec = plugin(&format!("{place}.gds_path: '/a, /b', {place}.bytes: 800GiB")).unwrap();
+        assert_eq!((spec.file.path.to_str(), spec.file.bytes), (Some("/b"), Capacity::Bytes(800 << 30)));
+        assert_eq!((spec.file.layout, spec.gpu.cufile), (Some(kvtier_file::Layout::LmcacheGds), Some(Mode::Off)));
+        let spec = plugin(&format!("{place}.gds_path: /a")).unwrap();
+        assert_eq!(spec.file.bytes, Capacity::Share(1.0));
+        let wrong = plugin(&format!("{place}.gds_path: /a, {place}.bytes: much")).unwrap_err();
+        assert!(wrong.contains("bytes") && wrong.contains("much"), "{wrong}");
+        let both = plugin(&format!("{place}.gds_path: /a, {place}.tiers: []")).unwrap_err();
+        assert!(both.contains("are there together; keep one"), "{both}");
+        assert!(plugin(&format!("{place}.class_name: C")).unwrap_err().contains("are missing; write one"));
+    }
+
+    #[test]
     fn the_shape_of_a_chunk_is_said_below_extra_config() {
         assert_eq!(of_lmcache("gds_path: /a\n").unwrap().file.shape, None);
         let said = of_lmcache("gds_path: /a\nextra_config: {kvtier.gds_shape: 2x32x256x1024}\n").unwrap();

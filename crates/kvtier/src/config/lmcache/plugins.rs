@@ -11,23 +11,32 @@ use crate::config::{Config, native};
 const KINDS: [(&str, &str); 2] =
     [("storage_plugins", "storage_plugin"), ("remote_storage_plugins", "remote_storage_plugin")];
 
-/// The tiers of the plugins whose module is ours (`<kind>.<name>.tiers`, in the native form, or `<kind>.<name>.url`, as `remote_url` has
-/// it), and of LMCache's own `fs` remotes.
-pub(super) fn configs(config: &LmcacheConfig) -> Result<Vec<Config>, Error> {
+/// The tiers of the plugins whose module is ours (`<kind>.<name>.tiers`, in the native form, `<kind>.<name>.url`, as `remote_url` has it, or
+/// `<kind>.<name>.gds_path`, as the setting of that name has it), and of LMCache's own `fs` remotes.
+pub(super) fn configs(config: &LmcacheConfig, device: usize) -> Result<Vec<Config>, Error> {
     let mut all = Vec::new();
     for (list, kind) in KINDS {
         for name in names(config, list) {
             let setting = |what: &str| config.extra(&format!("{kind}.{name}.{what}"));
             if is_us(setting("module_path")) {
                 let place = format!("extra_config: {kind}.{name}");
-                match (setting("tiers"), setting("url").and_then(Value::as_text)) {
-                    (Some(list), None) => {
+                let text = |what| setting(what).and_then(Value::as_text);
+                match (setting("tiers"), text("url"), text("gds_path")) {
+                    (Some(list), None, None) => {
                         all.push(native::config(&Value::Map(vec![("tiers".into(), list.clone())]), &place)?);
                     }
-                    (None, Some(url)) => all.push(Config::new().with(remote::of_url(config, url, "extra_config")?)),
-                    (list, _) => {
-                        let wrong = if list.is_some() { "are there both; keep one" } else { "are missing; write one" };
-                        let what = format!("{kind}.{name}.tiers (the native form) and {kind}.{name}.url {wrong}");
+                    (None, Some(url), None) => {
+                        all.push(Config::new().with(remote::of_url(config, url, "extra_config")?));
+                    }
+                    (None, None, Some(paths)) => {
+                        let tier = config.gds_tier(paths, device, setting("bytes"))?;
+                        all.push(Config::new().with(tier));
+                    }
+                    (list, url, paths) => {
+                        let given = [list.is_some(), url.is_some(), paths.is_some()].iter().any(|given| *given);
+                        let wrong = if given { "are there together; keep one" } else { "are missing; write one" };
+                        let own = format!("{kind}.{name}");
+                        let what = format!("{own}.tiers (the native form), {own}.url and {own}.gds_path {wrong}");
                         return Err(config.wrong("extra_config", &what));
                     }
                 }
@@ -44,6 +53,13 @@ pub(super) fn configs(config: &LmcacheConfig) -> Result<Vec<Config>, Error> {
 pub(super) fn has_backend(config: &LmcacheConfig) -> bool {
     let (list, kind) = KINDS[0];
     names(config, list).any(|name| is_us(config.extra(&format!("{kind}.{name}.module_path"))))
+}
+
+/// Whether a plugin that is ours has directories of LMCache's GDS backend.
+pub(super) fn has_gds_path(config: &LmcacheConfig) -> bool {
+    let all = KINDS.iter().flat_map(|(list, kind)| names(config, list).map(move |name| format!("{kind}.{name}")));
+    let mut ours = all.filter(|plugin| is_us(config.extra(&format!("{plugin}.module_path"))));
+    ours.any(|plugin| config.extra(&format!("{plugin}.gds_path")).is_some())
 }
 
 /// The URLs of the plugins that are ours, for what is said of settings that they use.

@@ -51,7 +51,7 @@ impl LmcacheConfig {
         config.tiers.extend(self.gds(device)?);
         config.tiers.extend(remote::tier(self)?);
         let own = config.tiers.len();
-        plugins::configs(self)?.into_iter().for_each(|plugin| config.append(plugin));
+        plugins::configs(self, device)?.into_iter().for_each(|plugin| config.append(plugin));
         if plugins::has_backend(self) {
             config.tiers.iter_mut().skip(own).for_each(TierSpec::learn_shape_from_saves);
         }
@@ -177,8 +177,13 @@ impl LmcacheConfig {
     /// LMCache gives each GPU one of the directories, in turn; its files there are read, and ours are as it writes them.
     #[cfg(feature = "gds")]
     fn gds(&self, device: usize) -> Result<Option<TierSpec>, Error> {
+        self.value("gds_path").as_text().map(|paths| self.gds_tier(paths, device, None)).transpose()
+    }
+
+    /// The GPU tier over the directory of this GPU among `paths`, which commas separate, with the cap `bytes`.
+    #[cfg(feature = "gds")]
+    pub(super) fn gds_tier(&self, paths: &str, device: usize, bytes: Option<&Value>) -> Result<TierSpec, Error> {
         use crate::config::{Capacity, GdsSpec};
-        let Some(paths) = self.value("gds_path").as_text() else { return Ok(None) };
         if self.value("gds_path_sharding").as_text() != Some("by_gpu") {
             return Err(self.wrong("gds_path_sharding", "there is only by_gpu"));
         }
@@ -188,6 +193,10 @@ impl LmcacheConfig {
         let paths: Vec<&str> = paths.split(',').map(str::trim).collect();
         // LMCache has no cap for it; ours is what the file system holds, less what is kept free there.
         let mut spec = GdsSpec::new(paths[device % paths.len()], Capacity::Share(1.0));
+        if let Some(bytes) = bytes {
+            let cap = crate::config::file::capacity(bytes.to_json());
+            spec.file.bytes = cap.map_err(|e| self.wrong("extra_config", &format!("bytes: {e}")))?;
+        }
         spec.file.policy = Some(self.policy()?);
         let weka = super::weka::is_on_weka(&spec.file.path);
         spec.file.layout = Some(if weka { kvtier_gds::Layout::LmcacheGdsWeka } else { kvtier_gds::Layout::LmcacheGds });
@@ -195,7 +204,7 @@ impl LmcacheConfig {
             self.extra(GDS_SHAPE).and_then(Value::as_text).map(str::parse::<kvtier_gds::ChunkShape>).transpose();
         spec.file.shape = shape.map_err(|e| self.wrong("extra_config", &format!("{GDS_SHAPE}: {e}")))?;
         spec.gpu.cufile = Some(if self.wants_cufile()? { kvtier_gds::Mode::Auto } else { kvtier_gds::Mode::Off });
-        Ok(Some(TierSpec::Gds(Box::new(spec))))
+        Ok(TierSpec::Gds(Box::new(spec)))
     }
 
     /// `use_gds`, or what earlier versions had for it below `extra_config`.
@@ -212,6 +221,12 @@ impl LmcacheConfig {
     #[cfg(not(feature = "gds"))]
     fn gds(&self, _: usize) -> Result<Option<TierSpec>, Error> {
         Ok(None)
+    }
+
+    #[cfg(not(feature = "gds"))]
+    pub(super) fn gds_tier(&self, _: &str, _: usize, _: Option<&Value>) -> Result<TierSpec, Error> {
+        let what = "this build has no GPU tier for a plugin's gds_path; build with the feature `gds`";
+        Err(self.unsupported("extra_config", what))
     }
 
     fn findings(&self) -> Vec<Finding> {
@@ -268,7 +283,12 @@ impl LmcacheConfig {
             }
             (Role::Used | Role::Extra, _) => (true, key.what.into()),
             (Role::Plugin, _) => (true, key.what.into()),
-            (Role::Gds, _) if self.value("gds_path").is_null() => idle("there is no gds_path"),
+            (Role::Gds, _) if self.value("gds_path").is_null() && !plugins::has_gds_path(self) => {
+                idle("there is no gds_path")
+            }
+            (Role::Gds, "gds_buffer_size") if plugins::has_gds_path(self) => {
+                (true, "MiB of GPU memory that KvtierGdsBackend loads into".into())
+            }
             (Role::Gds, "gds_buffer_size") => idle("GPU memory is used where it lies"),
             (Role::Gds, _) => (true, key.what.into()),
             (Role::Engine, _) => (false, format!("LMCache's own: {}", key.what)),
