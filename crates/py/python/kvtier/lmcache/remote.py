@@ -19,6 +19,7 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 from .. import _log, _native, _told, errors
 from .._asking import Asking
 from .._log import logger
+from . import _hashes
 
 _log.follow_lmcache()
 
@@ -78,6 +79,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
                 metrics=_metrics_address(config, name, metadata),
             )
             _told.opened(self)
+        _hashes.warn(config)
         self._asking: Optional[Asking] = None
 
     async def exists(self, key: CacheEngineKey) -> bool:
