@@ -31,6 +31,7 @@ pub fn test(only: Option<&str>) -> Result<wheel::Tests> {
         "-s",
         "crates/py/tests/lmcache",
     ]);
+    let cmd = wheel::with_stand_in(cmd);
     let cmd = only.into_iter().fold(cmd, |cmd, word| cmd.args(["-k", word]));
     wheel::unittest(venv::quiet(cmd.env("PYTHONPATH", module.to_string_lossy())).limit_s(LIMIT_S))?.whole()
 }

@@ -138,10 +138,15 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
 fn tests(python: &Path, path: Option<&Path>, env: &[(&str, &str)]) -> Result<Tests> {
     let cmd = Cmd::new("").arg(text(python)).args(["-m", "unittest", "discover", "-v", "-s", "crates/py/tests"]);
     let cmd = path.iter().fold(cmd, |cmd, path| cmd.env("PYTHONPATH", text(path)));
-    let stand_in = workspace::target_dir().join("debug/libkvtier_fakegpu.so");
-    let cmd = if stand_in.exists() { cmd.env("KVTIER_FAKEGPU", text(&stand_in)) } else { cmd };
+    let cmd = with_stand_in(cmd);
     let cmd = env.iter().fold(cmd, |cmd, (name, value)| cmd.env(name, *value));
     unittest(cmd.limit_s(if env.is_empty() { TESTS_LIMIT_S } else { LONG_TESTS_LIMIT_S }))
+}
+
+/// Tells tests where the stand-in for the driver's library is, if it was built.
+pub fn with_stand_in(cmd: Cmd) -> Cmd {
+    let stand_in = workspace::target_dir().join("debug/libkvtier_fakegpu.so");
+    if stand_in.exists() { cmd.env("KVTIER_FAKEGPU", text(&stand_in)) } else { cmd }
 }
 
 /// What came of a run of unittest that did not fail.

@@ -23,6 +23,12 @@ pub fn give_back(py: Python<'_>) {
     done.into_iter().for_each(|object| object.drop_ref(py));
 }
 
+/// Whether memory at an address is on a GPU; without a driver none is.
+#[pyfunction]
+pub fn is_on_gpu(address: usize) -> bool {
+    kvtier::mem::cuda::Gpu::has_memory_at(address)
+}
+
 /// The bytes of `object` on a GPU, to be saved; `None` if it is no memory of a GPU's.
 pub fn view(object: &Bound<'_, PyAny>, lender: &Lender<'_>) -> PyResult<Option<View>> {
     let lease = Memory::of(object, false)?.map(|memory| memory.lend(lender, false)).transpose()?;

@@ -17,6 +17,7 @@ mod listing;
 mod loan;
 mod log;
 mod name;
+mod shape;
 mod store;
 mod tiers;
 mod unlocked;
@@ -34,6 +35,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<connector::Connector>()?;
     module.add_class::<tiers::Tiers>()?;
     module.add_class::<tiers::Queue>()?;
+    module.add_function(wrap_pyfunction!(device::is_on_gpu, module)?)?;
     #[cfg(feature = "lock-clock")]
     module.add_function(wrap_pyfunction!(unlocked::seconds_unlocked, module)?)?;
     module.add_class::<listing::Listing>()

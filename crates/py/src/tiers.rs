@@ -18,6 +18,7 @@ use crate::end::{End, whole};
 use crate::handle::Handle;
 use crate::listing::Listing;
 use crate::name::Name;
+use crate::shape::Shape;
 use crate::store::{Named, Spelling, Store};
 use crate::unlocked::unlocked;
 use crate::wait::{wait, wait_home};
@@ -61,8 +62,17 @@ impl Tiers {
         Ok(Queue(Desk::new(self.0.share())?))
     }
 
-    fn save(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<Ended> {
-        self.with(py, keys, &bufs, buffer::view, Store::save)
+    /// Saves each buffer under its key; `shape` is the tensor that a full chunk is, where the caller knows it.
+    #[pyo3(signature = (keys, bufs, shape=None))]
+    fn save(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Name>,
+        bufs: Vec<Bound<'_, PyAny>>,
+        shape: Option<Shape>,
+    ) -> PyResult<Ended> {
+        let shape = shape.map(Shape::read).transpose()?;
+        self.with(py, keys, &bufs, buffer::view, |store, keys, from| store.save_as(keys, from, shape))
     }
 
     #[pyo3(signature = (keys, bufs, exact=true))]
@@ -158,6 +168,17 @@ impl Tiers {
         })
     }
 
+    /// Registers memory on a GPU with cuFile, where a tier uses it. It must stay allocated until `close`. Says what came of it.
+    fn register_gpu(&self, py: Python<'_>, address: usize, bytes: usize) -> PyResult<Vec<String>> {
+        self.0.check()?;
+        py.detach(|| {
+            // SAFETY: no lease is ever cut from this arena, nor is it touched through it: it only names the range for cuFile. What moves in it
+            // later comes with leases of its own.
+            let arena = unsafe { Arena::from_device(address, bytes, Arc::new(())) };
+            Ok(self.0.opened.register_gpu(&arena.map_err(|e| PyValueError::new_err(e.to_string()))?))
+        })
+    }
+
     /// What stands above others in messages.
     #[getter]
     fn name(&self) -> String {
@@ -218,9 +239,17 @@ impl Queue {
         self.0.pending()
     }
 
-    fn save(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
+    #[pyo3(signature = (keys, bufs, shape=None))]
+    fn save(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Name>,
+        bufs: Vec<Bound<'_, PyAny>>,
+        shape: Option<Shape>,
+    ) -> PyResult<u64> {
+        let shape = shape.map(Shape::read).transpose()?;
         let lent = buffer::lend(keys.len(), &bufs, &self.0.handle.busy, buffer::view);
-        self.0.submit_with(py, keys, lent, Store::save, ended)
+        self.0.submit_with(py, keys, lent, |store, keys, from| store.save_as(keys, from, shape), ended)
     }
 
     #[pyo3(signature = (keys, bufs, exact=true, prefetch=false))]

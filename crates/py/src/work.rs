@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvtier::core::{
     Class, Digest, ErrorKind, Hold, Key, Load, Loaded, MissReason, Mode, Presence, Save, Saved, ShedReason, TierExt,
 };
+use kvtier::key::ChunkShape;
 use kvtier::{Lease, View};
 
 use crate::end::{End, NONE};
@@ -29,10 +30,22 @@ impl How {
 impl Store {
     /// Saves the views of each.
     pub async fn save(self: Arc<Self>, keys: Vec<Named>, from: Vec<Vec<View>>) -> End {
+        self.save_as(keys, from, None).await
+    }
+
+    /// The same for chunks that are tensors of this shape, which layouts with headers write down.
+    pub async fn save_as(
+        self: Arc<Self>,
+        keys: Vec<Named>,
+        from: Vec<Vec<View>>,
+        shape: Option<Arc<ChunkShape>>,
+    ) -> End {
         let mut end = End::of(keys.len());
         let (at, ops) = end.keys(keys.into_iter().zip(from));
         let ops = ops.into_iter().map(|(key, from)| Save { key, from }).collect();
-        let done = self.tier().save_waiting(&self.ctx(Class::Write), ops).await;
+        let mut ctx = self.ctx(Class::Write);
+        ctx.shape = shape;
+        let done = self.tier().save_waiting(&ctx, ops).await;
         for (at, done) in at.into_iter().zip(done) {
             match done.result {
                 Ok(Saved::Stored) => end.answers[at] = 1,

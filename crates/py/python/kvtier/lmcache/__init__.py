@@ -6,16 +6,23 @@
      "adapter_params": {"type": "s3", "s3_endpoint": "s3://bucket", "s3_region": "us-east-1"}}
 
 where ``adapter_params`` is the object that stood there before, or ours. ``KvtierRemoteConnector`` is for ``remote_storage_plugins`` of the
-in-process mode. Each half is imported when it is asked for: neither needs the other's half of LMCache.
+in-process mode, ``KvtierGdsBackend`` for its ``storage_plugins``. Each part is imported when it is asked for: none needs the others' parts of LMCache.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .adapter import KvtierL2Adapter, KvtierL2AdapterConfig
+    from .gds import KvtierGdsBackend
     from .remote import KvtierConnectorAdapter, KvtierRemoteConnector
 
-__all__ = ["KvtierConnectorAdapter", "KvtierL2Adapter", "KvtierL2AdapterConfig", "KvtierRemoteConnector"]
+__all__ = [
+    "KvtierConnectorAdapter",
+    "KvtierGdsBackend",
+    "KvtierL2Adapter",
+    "KvtierL2AdapterConfig",
+    "KvtierRemoteConnector",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,4 +34,8 @@ def __getattr__(name: str) -> Any:
         from . import remote
 
         return getattr(remote, name)
+    if name == "KvtierGdsBackend":
+        from . import gds
+
+        return gds.KvtierGdsBackend
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

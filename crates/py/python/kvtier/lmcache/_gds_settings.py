@@ -1,0 +1,46 @@
+"""What of LMCache's configuration means the tiers of a storage plugin."""
+
+from typing import Any
+
+from lmcache.v1.config import LMCacheEngineConfig
+from lmcache.v1.storage_backend.path_sharder import PathSharder
+
+
+def own_name(config: LMCacheEngineConfig, class_name: str) -> str:
+    """Which plugin is us; LMCache does not say."""
+    extra = config.extra_config or {}
+    names = config.storage_plugins or []
+    ours = [n for n in names if str(extra.get(f"storage_plugin.{n}.class_name")) == class_name]
+    if len(ours) != 1:
+        raise ValueError(f"{len(ours)} of storage_plugins name {class_name} as their class_name: keep one")
+    return str(ours[0])
+
+
+def settings(config: LMCacheEngineConfig, name: str, dst_device: str) -> dict[str, Any]:
+    """What of LMCache's settings means tiers here: those of this plugin alone."""
+    extra, place = dict(config.extra_config or {}), f"storage_plugin.{name}"
+    if config.gds_path is not None:
+        raise ValueError(
+            f"gds_path = {config.gds_path!r} starts LMCache's own GDS backend beside ours, on the same files: move it to "
+            f"extra_config[{place + '.gds_path'!r}]"
+        )
+    own = {key: value for key, value in extra.items() if key.startswith(f"{place}.")}
+    own[f"{place}.module_path"] = "kvtier.lmcache"
+    paths = own.get(f"{place}.gds_path")
+    if paths is not None:
+        sharder = PathSharder(raw_csv=str(paths), strategy=config.gds_path_sharding, dst_device=dst_device)
+        own[f"{place}.gds_path"] = sharder.selected
+    if "kvtier.gds_shape" in extra:
+        own["kvtier.gds_shape"] = extra["kvtier.gds_shape"]
+    means = {"storage_plugins": [name], "extra_config": own}
+    given = set(getattr(config, "_user_set_keys", ()))
+    for key in given & {"use_gds", "gds_backend", "cache_policy"}:
+        means[key] = getattr(config, key)
+    return means
+
+
+def save_from(config: LMCacheEngineConfig, name: str) -> str:
+    word = str((config.extra_config or {}).get(f"storage_plugin.{name}.save_from", "host"))
+    if word not in ("host", "gpu"):
+        raise ValueError(f"extra_config['storage_plugin.{name}.save_from'] = {word!r}: write host or gpu")
+    return word
