@@ -9,6 +9,7 @@ use kvtier_core::{
 use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
 
+use crate::changes::ChangeLog;
 use crate::counters::add;
 use crate::geometry::{Geometry, agree_on_namespace};
 use crate::hands::Hands;
@@ -124,6 +125,9 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     let failed = move |e: std::io::Error| Error::new(crate::kind_of(&e), what.clone()).with_source(e);
     let own = home.own();
     home.join(config.capacity_bytes, config.shrink)?;
+    // Before the listing: what is published meanwhile is in one of them.
+    let is_local = home::is_local(home.root()).map_err(&failed)?;
+    let changes = ChangeLog::open(&own, is_local);
     let twins_bytes = list_into(&home, index).map_err(&failed)?;
     // How much lies in a foreign layout is not known yet; its sweep asks.
     let manifest = match home.foreign() {
@@ -136,7 +140,7 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     let mut open = || {
         let aside_bytes = home::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let reader = history::restore(&own, index)?;
-        let ledger = Ledger::open(&own, home::is_local(home.root())?)?;
+        let ledger = Ledger::open(&own, is_local)?;
         // Nobody else is at work: what is listed is what there is. Otherwise the others keep the total, but for those who died.
         let used = index.usage().used;
         ledger.give(home.buried.bytes + twins_bytes)?;
@@ -146,7 +150,8 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     };
     let (ledger, tenants, reader, aside_bytes) = open().map_err(failed)?;
     let journal = Journal::new(&own, home.corner().name());
-    Ok((Books { home, ledger, journal, tenants, aside_bytes, geometry: Geometry::new(&manifest) }, reader))
+    let geometry = Geometry::new(&manifest);
+    Ok((Books { home, ledger, journal, changes, tenants, aside_bytes, geometry }, reader))
 }
 
 /// Enters all chunks that lie there; of one that lies there with two lengths, the newer. Answers the bytes of the files that went for it.
@@ -282,7 +287,8 @@ impl<M: Mover> Tier for Disk<M> {
         if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "lookup")) {
             return Ticket::now(Err(refused));
         }
-        if let Some(answer) = lookup::lookup(&self.shared, &keys, (mode, hold), |_| None) {
+        let knows_all = self.shared.follow_few_changes();
+        if let Some(answer) = lookup::lookup(&self.shared, &keys, (mode, hold), |_| knows_all.then_some(None)) {
             return Ticket::now(answer);
         }
         let Ok(pass) = self.shared.gate.enter(0) else {

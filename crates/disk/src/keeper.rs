@@ -17,6 +17,8 @@ use crate::shared::Shared;
 
 /// How often free space is looked at, the ledger of a file system with slow locks is shared, and anything is done at all.
 const TICK: Duration = Duration::from_secs(1);
+/// The same on a network mount, where what others did is learned only then: two such pauses are less than a second.
+const NETWORK_TICK: Duration = Duration::from_millis(400);
 /// How often the quarantine and the neighbours are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How soon they are looked at again when the ledger seems to be wrong: later than who counts stands still before it writes.
@@ -104,7 +106,8 @@ impl<M: Mover> Chores<M> {
         let evictor = open_rw(&shared.home.own().join("evictor"))?;
         let (flushed, inherited) = (Instant::now(), reader.others() > 0);
         let (shared, corner) = (Arc::clone(shared), shared.home.corner());
-        let tick = TICK.min(flush_every);
+        let tick = if shared.changes.is_prompt() { TICK } else { NETWORK_TICK };
+        let tick = tick.min(flush_every);
         let looked = flushed;
         Ok(Chores {
             shared,
@@ -132,6 +135,11 @@ impl<M: Mover> Chores<M> {
             self.tell("make `.kvtier/evictor` again", Chores::begin_anew);
         }
         self.tell("share the ledger", |chores| chores.shared.ledger.fold());
+        self.tell("share what was changed", |chores| chores.shared.changes.flush());
+        self.shared.follow_changes();
+        if self.shared.missed_changes.load(Ordering::Relaxed) && self.shared.look_around() {
+            self.shared.missed_changes.store(false, Ordering::Relaxed);
+        }
         if last || self.flushed.elapsed() >= self.flush_every {
             self.flushed = Instant::now();
             self.tell("write the journal", |chores| {

@@ -8,10 +8,12 @@
 
 mod aside;
 mod bounce;
+mod changes;
 mod config;
 mod counters;
 mod delegate;
 mod disk;
+mod follow;
 pub mod footer;
 mod geometry;
 mod hands;

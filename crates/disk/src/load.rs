@@ -33,6 +33,10 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (
     }
     let room = op.into.iter().map(|l| l.len() as u64).sum();
     let known = shared.index().get(op.key.digest()).map(|e| e.chunk.len);
+    let known = known.or_else(|| {
+        shared.follow_changes();
+        shared.known_len(op.key.digest())
+    });
     let Some(len) = known.or_else(|| shared.discover(&op.key, Some(room))) else {
         return miss(shared, op, slot, MissReason::Absent);
     };

@@ -56,9 +56,14 @@ pub fn lookup<M: Mover>(
     Some(Ok(LookedUp::new(found, hold)))
 }
 
-/// Answers a lookup that has to ask the directory. A hold that nobody hears of is released.
+/// Answers a lookup that has to ask the directory, or to read much of what others changed. A hold that nobody hears of is released.
 pub fn look<M: Mover>(shared: &Shared<M>, keys: &[Key], how: (Mode, Hold), answer: Answer<LookedUp>) {
-    let ask = |key: &Key| if answer.is_over() { None } else { Some(shared.discover(key, None)) };
+    shared.follow_changes();
+    let asks_names = shared.asks_names();
+    let ask = |key: &Key| match answer.is_over() {
+        true => None,
+        false => Some(asks_names.then(|| shared.discover(key, None)).flatten()),
+    };
     let Some(found) = lookup(shared, keys, how, ask) else { return answer.give_up() };
     let hold = found.as_ref().ok().and_then(|found| found.hold);
     if !answer.complete(found)
@@ -71,6 +76,7 @@ pub fn look<M: Mover>(shared: &Shared<M>, keys: &[Key], how: (Mode, Hold), answe
 /// Removes keys that nobody holds; those of other processes too.
 pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Answer<Removed>) {
     let mut counts = Removed::default();
+    shared.follow_changes();
     for key in keys {
         if answer.is_over() {
             return answer.give_up();

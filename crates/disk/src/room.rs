@@ -130,6 +130,9 @@ impl<M: Mover> Room<M> {
     /// The index has room and the ledger none: what fills the directory are files that the index does not know, unfinished files of other
     /// processes, or a process that died counted. Does something about it and answers whether to claim again at once.
     fn ledger_is_full(&mut self) -> Result<bool, ShedReason> {
+        if self.shared.follow_changes() > 0 {
+            return Ok(true);
+        }
         self.shared.refused.store(true, Ordering::Relaxed);
         // A look at everything is dear; between two, what we know to be the oldest goes.
         if self.shared.look_around() || self.take_oldest() {
@@ -201,6 +204,7 @@ impl<M: Mover> Room<M> {
         let Ok(Some(draft)) = shared.home.recycle(digest, victim.len) else { return false };
         shared.index().evicted(digest);
         shared.journal.note([Record::Remove(*digest)]);
+        shared.announce_change(Record::Remove(*digest));
         shared.listeners.note(Event::Gone { key: *digest, len: victim.len });
         drop(one);
         add(&shared.counters.evicted, 1);
@@ -257,7 +261,7 @@ impl<M: Mover> Shared<M> {
     }
 
     /// Learns of all files in the directory, whoever wrote them. `false` if that was done a moment ago.
-    fn look_around(&self) -> bool {
+    pub fn look_around(&self) -> bool {
         self.looks.now_and_then(|| self.take_in_strangers())
     }
 
@@ -292,7 +296,7 @@ impl<M: Mover> Shared<M> {
     }
 
     /// A chunk that we know lies there with a length `other` too: the newer stays.
-    fn part(&self, digest: &Digest, other: u64) {
+    pub fn part(&self, digest: &Digest, other: u64) {
         let _one = self.name(digest);
         let Some(Entry { mut chunk, .. }) = self.index().known(digest) else { return };
         if chunk.len == other {
@@ -424,6 +428,7 @@ impl<M: Mover> Shared<M> {
             Ok(there) => {
                 if there {
                     self.uncount(bytes);
+                    self.announce_change(Record::Remove(digest));
                 }
                 self.journal.note([Record::Remove(digest)]);
                 let gone = self.index().evicted(&digest);

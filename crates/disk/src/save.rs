@@ -70,8 +70,14 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     }
     let len = op.from.iter().map(|v| v.len() as u64).sum();
     let mut known = shared.known_len(op.key.digest());
-    if known.is_none() && shared.home.foreign().is_some() {
-        known = shared.discover(&op.key, None);
+    if known.is_none() {
+        known = match shared.home.foreign() {
+            Some(_) => shared.discover(&op.key, None),
+            None => {
+                shared.follow_changes();
+                shared.known_len(op.key.digest())
+            }
+        };
     }
     // Asked for: a neighbour may have evicted it, and whoever is told `Present` will not save it again.
     if known == Some(len) && !shared.home.find(op.key.digest(), len).is_ok_and(|there| there.is_some()) {
@@ -436,6 +442,7 @@ impl<M: Mover> Saving<M> {
             return Err(Ok(Saved::Shed(ShedReason::Full)));
         }
         shared.journal.note([Record::Insert(chunk)]);
+        shared.announce_change(Record::Insert(chunk));
         shared.listeners.note(Event::Stored { key: *digest, len });
         Ok(())
     }

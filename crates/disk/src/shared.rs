@@ -9,6 +9,7 @@ use kvtier_index::{Chunk, Index};
 use kvtier_key::Digest;
 use kvtier_mem::Arena;
 
+use crate::changes::ChangeLog;
 use crate::config::Durability;
 use crate::counters::{Counters, add};
 use crate::geometry::Geometry;
@@ -38,6 +39,10 @@ pub struct Shared<M> {
     pub home: Home,
     pub ledger: Ledger,
     pub journal: Journal,
+    /// What all processes published and deleted.
+    pub changes: ChangeLog,
+    /// Something of that was missed: the directory is to be listed.
+    pub missed_changes: AtomicBool,
     pub tenants: Tenants,
     pub mover: M,
     pub gate: Gate,
@@ -77,6 +82,7 @@ pub struct Books {
     pub home: Home,
     pub ledger: Ledger,
     pub journal: Journal,
+    pub changes: ChangeLog,
     pub tenants: Tenants,
     /// Bytes of the quarantine.
     pub aside_bytes: u64,
@@ -86,7 +92,7 @@ pub struct Books {
 impl<M: Mover> Shared<M> {
     pub fn new(caps: Caps, config: &DiskConfig, mover: M, books: Books, parts: (Index, Gate, Arena, Arena)) -> Self {
         let (index, gate, tails, bounce) = parts;
-        let Books { home, ledger, journal, tenants, aside_bytes, geometry } = books;
+        let Books { home, ledger, journal, changes, tenants, aside_bytes, geometry } = books;
         let bereaved = home.buried.corners > 0;
         Shared {
             caps,
@@ -97,6 +103,8 @@ impl<M: Mover> Shared<M> {
             home,
             ledger,
             journal,
+            changes,
+            missed_changes: AtomicBool::new(false),
             tenants,
             mover,
             gate,
@@ -247,6 +255,7 @@ impl<M: Mover> Shared<M> {
         }
         match self.set_aside(digest, len) {
             Ok(()) => {
+                self.announce_change(Record::Remove(*digest));
                 add(&self.counters.set_aside, 1);
                 self.index().acquit(digest);
             }

@@ -57,14 +57,25 @@ fn a_damaged_file_goes_also_without_a_quarantine() {
     f.store(&f.keys(4..8), LEN);
 }
 
-/// Two processes save one key with different lengths; file names carry the length.
+/// Puts the files of chunks 0 and 1 there, of this length, behind the backs of all tiers.
+fn put_from_outside(dir: &Path, len: usize) {
+    let other = tempfile::tempdir().unwrap();
+    let f = open(other.path(), 8);
+    f.store(&f.keys(0..2), len);
+    for n in 0..2 {
+        let path = |root| kvtier_disk::name::path(root, f.key(n).digest(), len as u64);
+        fs::copy(path(other.path()), path(dir)).unwrap();
+    }
+    set_ledger(dir, files_bytes(dir));
+}
+
+/// One key lies there with different lengths; file names carry the length.
 #[test]
 fn of_two_lengths_of_one_key_the_newer_stays() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (open(dir.path(), 8), open(dir.path(), 8));
-    let twins = |f: &Fixture, len| f.store(&f.keys(0..2), len);
-    twins(&a, LEN);
-    twins(&b, LEN / 2);
+    a.store(&a.keys(0..2), LEN);
+    put_from_outside(dir.path(), LEN / 2);
     assert_eq!(files(dir.path()).len(), 4);
     // When the directory is full, whoever looks around finds them.
     b.store(&b.keys(10..20), LEN);
@@ -76,9 +87,9 @@ fn of_two_lengths_of_one_key_the_newer_stays() {
     // And whoever opens it does.
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (open(dir.path(), 8), open(dir.path(), 8));
-    twins(&b, LEN / 2);
+    put_from_outside(dir.path(), LEN / 2);
     std::thread::sleep(Duration::from_millis(20));
-    twins(&a, LEN);
+    a.store(&a.keys(0..2), LEN);
     assert_eq!(files(dir.path()).len(), 4);
     let c = open(dir.path(), 8);
     assert_eq!(files(dir.path()).values().copied().collect::<Vec<_>>(), [FILE, FILE]);
