@@ -56,6 +56,23 @@ fn a_signal_ends_it_in_order() {
 }
 
 #[test]
+fn what_a_killed_replay_leaves_the_next_removes() {
+    let tmp = tempfile::tempdir().unwrap();
+    let mut child = kvtier(&["replay", "--requests", "2000"]).env("TMPDIR", tmp.path()).spawn().unwrap();
+    let patience = Instant::now() + Duration::from_secs(120);
+    while is_empty(tmp.path()) && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!is_empty(tmp.path()), "it was killed before it began");
+    let next =
+        kvtier(&["replay", "--requests", "10", "--chunk-bytes", "4096"]).env("TMPDIR", tmp.path()).output().unwrap();
+    assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
+    assert!(is_empty(tmp.path()));
+}
+
+#[test]
 fn a_second_run_over_a_kept_directory_verifies_what_the_first_saved() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kv");

@@ -3,6 +3,7 @@
 mod cell;
 mod gds;
 mod memory;
+mod reap;
 pub mod s3;
 mod stage;
 

@@ -10,6 +10,7 @@ use kvtier::s3::{Client, Config, Get, Put};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
+use super::reap;
 use crate::BadInput;
 use crate::interrupt::Interrupted;
 use crate::json::json;
@@ -65,6 +66,10 @@ pub fn run(args: &S3Args) -> Result<()> {
     crate::interrupt::watch()?;
     let runtime = runtime(args.threads)?;
     let (store, mut cells) = (args.store.find(&runtime)?, Vec::new());
+    // What is in nobody's way but takes space; a bucket that cannot be listed can be measured all the same.
+    if let Err(e) = reap::reap(&Client::new(store.config()).within(OP_MAX), &runtime) {
+        eprintln!("kvtier: {e:#}");
+    }
     for (size, concurrency) in grid {
         let load = Load { ops: &args.op, size, concurrency, gb: args.gb, same_keys: args.same_keys };
         measure(store.config(), &runtime, &load, &mut cells)?;
@@ -176,8 +181,7 @@ pub fn measure(mut config: Config, runtime: &Runtime, load: &Load<'_>, cells: &m
     let client = Client::new(config).within(OP_MAX);
     let arena = load.arena()?;
     // Keys of this run alone: a get must not find what an earlier run left behind.
-    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-    let prefix = format!("kvtier-bench/{nanos:x}-{}/", std::process::id());
+    let prefix = reap::prefix();
     let cells_of_load = Cells { client, arena, prefix, runtime, load, shape: load.rounds() };
     let measured = cells_of_load.measure(cells);
     let removed = cells_of_load.clear();

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use kvtier::config::{Config, Reading, TierSpec};
 use kvtier::file::Layout;
-use tempfile::TempDir;
+use kvtier::file::inspect::Scratch;
 
 use super::{Args, size};
 use crate::BadInput;
@@ -15,7 +15,7 @@ use crate::json::json;
 pub enum Home {
     Config,
     Kept(std::path::PathBuf),
-    Temporary(TempDir),
+    Temporary(Scratch),
 }
 
 impl Home {
@@ -26,7 +26,8 @@ impl Home {
         if let Some(path) = &args.path {
             return Ok(Home::Kept(path.clone()));
         }
-        let made = tempfile::Builder::new().prefix("kvtier-replay-").tempdir();
+        // Removes what replays that were killed left there.
+        let made = Scratch::new(&std::env::temp_dir(), "replay");
         made.map(Home::Temporary).map_err(|e| {
             BadInput(format!(
                 "cannot make a temporary directory in {}: {e}; set TMPDIR, or name a directory with --path",

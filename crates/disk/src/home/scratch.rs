@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const PREFIXES: [&str; 3] = [".kvtier-doctor.", ".kvtier-probe.", ".kvtier-bench."];
+const PREFIXES: [&str; 4] = [".kvtier-doctor.", ".kvtier-probe.", ".kvtier-bench.", ".kvtier-replay."];
 
 /// A directory of one's own, `.kvtier-<what>.<process>.<n>`, that goes when this is dropped. It is locked while its owner lives.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one in the directory `root`, for `what`: `doctor`, `probe` or `bench`. Removes those of the dead before.
+    /// Makes one in the directory `root`, for `what`: `doctor`, `probe`, `bench` or `replay`. Removes those of the dead before.
     pub fn new(root: &Path, what: &str) -> io::Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         sweep(root);
