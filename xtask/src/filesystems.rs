@@ -29,7 +29,11 @@ pub fn run() -> Result<(Count, Vec<String>)> {
             Ok(mount) => {
                 println!("on {kind}:");
                 let point = mount.point.to_string_lossy();
-                count += testing::run_of("crates/file", &["conformance", "tier", "truth"], &[("TMPDIR", &*point)])?;
+                count += testing::run_of(
+                    "crates/file",
+                    &["conformance", "tier", "truth", "sharing"],
+                    &[("TMPDIR", &*point)],
+                )?;
             }
             Err(e) => refused.push(format!("{kind}: {e:#}")),
         }

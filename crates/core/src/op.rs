@@ -125,6 +125,8 @@ pub enum ShedReason {
     Quota,
     /// It is to be there together with others or not at all, and of such sets too many chunks are missing already.
     Sets,
+    /// The medium is read-only; what it has is served.
+    ReadOnly,
 }
 
 /// What a lookup says of one key.

@@ -14,7 +14,7 @@ use crate::counters::add;
 use crate::geometry::{Geometry, agree_on_namespace};
 use crate::hands::Hands;
 use crate::history::{self, Journal, Reader};
-use crate::home::{self, Home, Manifest};
+use crate::home::{self, Home};
 use crate::keeper::{Chores, Keeper};
 use crate::layout::{self, Foreign, Sweeper, Verify};
 use crate::ledger::Ledger;
@@ -132,24 +132,28 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     // How much lies in a foreign layout is not known yet; its sweep asks.
     let manifest = match home.foreign() {
         None => home.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?,
-        Some(_) => Manifest::read(home.root())?,
+        Some(_) => home.edit_manifest(home::ENTRY_WAIT_MAX, |_| Ok(()))?,
     };
     // One that stands for many says nothing of any: each is noted with its first save.
     let one = config.namespace.iter().find(|ns| !ns.has_salts_as_tenants());
     one.map_or(Ok(()), |ns| agree_on_namespace(&home, ns))?;
     let mut open = || {
+        let may_write = !home.is_read_only();
         let aside_bytes = home::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let reader = history::restore(&own, index)?;
-        let ledger = Ledger::open(&own, is_local)?;
+        let ledger = if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
         // Nobody else is at work: what is listed is what there is. Otherwise the others keep the total, but for those who died.
         let used = index.usage().used;
-        ledger.give(home.buried.bytes + twins_bytes)?;
-        home.at_the_door(|alone| ledger.recount(alone, || Ok(used + aside_bytes)))?;
-        ledger.fold()?;
+        if may_write {
+            ledger.give(home.buried.bytes + twins_bytes)?;
+            home.at_the_door(|alone| ledger.recount(alone, || Ok(used + aside_bytes)))?;
+            ledger.fold()?;
+        }
         Ok((ledger, Tenants::open(&own)?, reader, aside_bytes))
     };
     let (ledger, tenants, reader, aside_bytes) = open().map_err(failed)?;
-    let journal = Journal::new(&own, home.corner().name());
+    // Without a corner nothing is written until there is one.
+    let journal = Journal::new(&own, home.corner().as_ref().map_or("", |corner| corner.name()));
     let geometry = Geometry::new(&manifest);
     Ok((Books { home, ledger, journal, changes, tenants, aside_bytes, geometry }, reader))
 }
@@ -180,7 +184,7 @@ fn foreign_of(config: &DiskConfig) -> Option<Foreign> {
 
 /// A strict tier over a file system that keeps no facts would refuse what it saves itself.
 fn refuse_without_facts(home: &Home) -> Result<(), Error> {
-    if home.foreign().is_none_or(|foreign| foreign.verify != Verify::Strict) {
+    if home.is_read_only() || home.foreign().is_none_or(|foreign| foreign.verify != Verify::Strict) {
         return Ok(());
     }
     let at = |e: std::io::Error| Error::new(crate::kind_of(&e), "cannot probe the file system").with_source(e);
@@ -275,6 +279,16 @@ fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
     ops.iter().map(|op| op.key().clone()).collect()
 }
 
+/// Answers all saves of a batch alike.
+fn shed_all<M: Mover>(
+    shared: &Shared<M>,
+    saves: impl ExactSizeIterator<Item = (Save, Slot<Save, Saved>)>,
+    reason: ShedReason,
+) {
+    add(&shared.counters.shed, saves.len() as u64);
+    saves.for_each(|(op, slot)| slot.finish(op, Ok(Saved::Shed(reason))));
+}
+
 impl<M: Mover> Tier for Disk<M> {
     fn caps(&self) -> &Caps {
         &self.shared.caps
@@ -288,7 +302,10 @@ impl<M: Mover> Tier for Disk<M> {
             return Ticket::now(Err(refused));
         }
         let knows_all = self.shared.follow_few_changes();
-        if let Some(answer) = lookup::lookup(&self.shared, &keys, (mode, hold), |_| knows_all.then_some(None)) {
+        // Where much is new, it is read first, on another thread.
+        if (knows_all || self.shared.asks_names())
+            && let Some(answer) = lookup::lookup(&self.shared, &keys, (mode, hold), |_| knows_all.then_some(None))
+        {
             return Ticket::now(answer);
         }
         let Ok(pass) = self.shared.gate.enter(0) else {
@@ -324,10 +341,12 @@ impl<M: Mover> Tier for Disk<M> {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.hands.clock.at(ctx.deadline, &batch.expiry());
+        if self.shared.home.is_read_only() && !self.shared.gate.is_closed() {
+            shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::ReadOnly);
+            return ticket;
+        }
         let Ok(together) = Together::new(&self.shared, ctx, &ops) else {
-            add(&self.shared.counters.shed, ops.len() as u64);
-            let full = |(op, slot): (Save, Slot<_, _>)| slot.finish(op, Ok(Saved::Shed(ShedReason::Sets)));
-            ops.into_iter().zip(slots).for_each(full);
+            shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::Sets);
             return ticket;
         };
         let announced = self.shared.announce(ctx.chain, &ops);
@@ -348,6 +367,10 @@ impl<M: Mover> Tier for Disk<M> {
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
         if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "remove")) {
             return Ticket::now(Err(refused));
+        }
+        if self.shared.home.is_read_only() {
+            let what = format!("{} is mounted read-only: mount it writable", self.shared.home.root().display());
+            return Ticket::now(Err(Error::new(ErrorKind::Denied, what).with_op("remove")));
         }
         let pass = match self.shared.gate.enter(0) {
             Ok(pass) => pass,
@@ -430,6 +453,8 @@ impl<M: Mover> Observe for Disk<M> {
         let fault = self.shared.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut reasons = vec![self.shared.mover.describe()];
         reasons.extend(fault.map(|f| format!("last fault: {f}")));
+        let read_only = "read-only: the file system is mounted so; loads and lookups are served, saves are shed, nothing is evicted";
+        reasons.extend(self.shared.home.is_read_only().then(|| read_only.to_owned()));
         reasons.extend(self.shared.tell_of_restoring());
         reasons.extend(self.shared.home.foreign().map(Foreign::describe));
         reasons.extend(self.shared.geometry.describe());

@@ -80,10 +80,11 @@ pub struct Chores<M: Mover> {
     /// When free space was looked at last.
     watched: Instant,
     /// Whoever holds this file's lock merges journals and takes snapshots.
-    evictor: File,
+    /// `None` while the directory has been read-only since it was opened.
+    evictor: Option<File>,
     leads: bool,
     /// Our corner when we looked last.
-    corner: Arc<Corner>,
+    corner: Option<Arc<Corner>>,
     /// Journals of dead processes wait to be merged into a snapshot.
     inherited: bool,
 }
@@ -91,7 +92,7 @@ pub struct Chores<M: Mover> {
 impl<M: Mover> Drop for Chores<M> {
     /// Unlocked, not only closed: a child that this process forked has the file open too.
     fn drop(&mut self) {
-        let _ = self.evictor.unlock();
+        let _ = self.evictor.as_ref().map(File::unlock);
     }
 }
 
@@ -103,9 +104,10 @@ impl<M: Mover> Chores<M> {
         flush_every: Duration,
         free_min_bytes: u64,
     ) -> io::Result<Self> {
-        let evictor = open_rw(&shared.home.own().join("evictor"))?;
+        let may_write = !shared.home.is_read_only();
+        let evictor = may_write.then(|| open_rw(&shared.home.own().join("evictor"))).transpose()?;
         let (flushed, inherited) = (Instant::now(), reader.others() > 0);
-        let (shared, corner) = (Arc::clone(shared), shared.home.corner());
+        let (shared, corner) = (Arc::clone(shared), shared.home.corner().ok());
         let tick = if shared.changes.is_prompt() { TICK } else { NETWORK_TICK };
         let tick = tick.min(flush_every);
         let looked = flushed;
@@ -129,24 +131,24 @@ impl<M: Mover> Chores<M> {
     /// One round; everything that is due, or in the `last` one everything.
     fn round(&mut self, last: bool) {
         self.shared.restore_home();
-        let corner = self.shared.home.corner();
-        if !Arc::ptr_eq(&corner, &self.corner) {
+        if self.shared.home.is_read_only() {
+            return self.follow();
+        }
+        let corner = self.shared.home.corner().ok();
+        if corner.as_ref().map(Arc::as_ptr) != self.corner.as_ref().map(Arc::as_ptr) {
             self.corner = corner;
             self.tell("make `.kvtier/evictor` again", Chores::begin_anew);
         }
         self.tell("share the ledger", |chores| chores.shared.ledger.fold());
         self.tell("share what was changed", |chores| chores.shared.changes.flush());
-        self.shared.follow_changes();
-        if self.shared.missed_changes.load(Ordering::Relaxed) && self.shared.look_around() {
-            self.shared.missed_changes.store(false, Ordering::Relaxed);
-        }
+        self.follow();
         if last || self.flushed.elapsed() >= self.flush_every {
             self.flushed = Instant::now();
             self.tell("write the journal", |chores| {
-                chores.shared.home.corner().show()?;
+                chores.shared.home.corner()?.show()?;
                 chores.shared.journal.flush()
             });
-            self.leads = self.leads || self.evictor.try_lock().is_ok();
+            self.leads = self.leads || self.evictor.as_ref().is_some_and(|evictor| evictor.try_lock().is_ok());
             let much = self.shared.journal.since_snapshot() >= SNAPSHOT_AFTER_BYTES;
             if self.leads && (last || much || std::mem::take(&mut self.inherited)) {
                 self.tell("take a snapshot", Chores::snapshot);
@@ -160,9 +162,17 @@ impl<M: Mover> Chores<M> {
         }
     }
 
+    /// Takes over what others changed.
+    fn follow(&mut self) {
+        self.shared.follow_changes();
+        if self.shared.missed_changes.load(Ordering::Relaxed) && self.shared.look_around() {
+            self.shared.missed_changes.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Somebody deleted `.kvtier`, and it is made again: what it held besides names is written again.
     fn begin_anew(&mut self) -> io::Result<()> {
-        self.evictor = open_rw(&self.shared.home.own().join("evictor"))?;
+        self.evictor = Some(open_rw(&self.shared.home.own().join("evictor"))?);
         (self.leads, self.inherited) = (false, true);
         Ok(())
     }
@@ -176,7 +186,7 @@ impl<M: Mover> Chores<M> {
     /// Merges what all processes noted, and writes down the order of use.
     fn snapshot(&mut self) -> io::Result<()> {
         let (shared, at_ms) = (&self.shared, history::unix_ms());
-        let (own, corner) = (shared.home.own(), shared.home.corner());
+        let (own, corner) = (shared.home.own(), shared.home.corner()?);
         let name = corner.name();
         shared.journal.flush()?;
         let living: BTreeSet<String> = living(&own.join("tmp"))?;

@@ -22,7 +22,8 @@ const KEPT_WAIT_MAX: Duration = Duration::from_millis(1);
 /// at most what it was writing counted, until the next start counts anew.
 #[derive(Debug)]
 pub struct Ledger {
-    file: Mutex<File>,
+    /// `None` while the directory has been read-only since it was opened: then nothing is counted.
+    file: Mutex<Option<File>>,
     /// Fold every change into the file at once; otherwise when [`fold`](Ledger::fold) is called.
     exact: bool,
     /// Changes of ours that are not in the file yet.
@@ -36,9 +37,15 @@ pub struct Ledger {
 impl Ledger {
     /// Opens the ledger. `exact` is for file systems where a lock costs microseconds; elsewhere changes wait for [`fold`](Ledger::fold).
     pub fn open(own: &Path, exact: bool) -> io::Result<Self> {
-        let file = open_rw(&own.join("ledger"))?;
-        let (file, ours, known) = (Mutex::new(file), AtomicI64::new(0), AtomicU64::new(0));
-        Ok(Ledger { file, exact, ours, known, kept: AtomicBool::new(false) })
+        let ledger = Ledger::detached(exact);
+        ledger.reopen(own)?;
+        Ok(ledger)
+    }
+
+    /// A ledger without a file, until [`reopen`](Ledger::reopen).
+    pub fn detached(exact: bool) -> Self {
+        let (ours, known, kept) = (AtomicI64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        Ledger { file: Mutex::new(None), exact, ours, known, kept }
     }
 
     /// Counts `bytes` more, unless the total would then be over `cap`: then answers `false`.
@@ -79,9 +86,9 @@ impl Ledger {
         self.change(Some).map(drop)
     }
 
-    /// Goes on with the file that is there now: somebody deleted ours.
+    /// Goes on with the file that is there now: somebody deleted ours, or it could not be opened until now.
     pub fn reopen(&self, own: &Path) -> io::Result<()> {
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = open_rw(&own.join("ledger"))?;
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(open_rw(&own.join("ledger"))?);
         Ok(())
     }
 
@@ -89,12 +96,13 @@ impl Ledger {
     /// only `if_whole`.
     pub fn recount(&self, if_whole: bool, count: impl FnOnce() -> io::Result<u64>) -> io::Result<()> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        lock_within(&file, DOOR_WAIT_MAX)?;
-        let set = read(&file).and_then(|total| match total {
+        let file = file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
+        lock_within(file, DOOR_WAIT_MAX)?;
+        let set = read(file).and_then(|total| match total {
             Some(_) if !if_whole => Ok(()),
             _ => count().and_then(|total| {
                 self.ours.store(0, Ordering::Release);
-                self.write(&file, total)
+                self.write(file, total)
             }),
         });
         file.unlock()?;
@@ -104,13 +112,14 @@ impl Ledger {
     /// Sets the total to `right` if it still is `wrong`. Answers whether it was: else somebody has changed it since it was found wrong.
     pub fn correct(&self, wrong: Option<u64>, right: u64) -> io::Result<bool> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        lock_within(&file, DOOR_WAIT_MAX)?;
-        let set = read(&file).and_then(|total| {
+        let file = file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
+        lock_within(file, DOOR_WAIT_MAX)?;
+        let set = read(file).and_then(|total| {
             if total != wrong {
                 return Ok(false);
             }
             self.ours.store(0, Ordering::Release);
-            self.write(&file, right).map(|()| true)
+            self.write(file, right).map(|()| true)
         });
         file.unlock()?;
         set
@@ -127,17 +136,18 @@ impl Ledger {
     /// Changes of ours that wait go first. `WouldBlock` when somebody keeps the lock.
     fn change(&self, change: impl FnOnce(u64) -> Option<u64>) -> io::Result<bool> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
         let most = if self.kept.load(Ordering::Relaxed) { KEPT_WAIT_MAX } else { LOCK_WAIT_MAX };
-        let locked = lock_within(&file, most);
+        let locked = lock_within(file, most);
         self.kept.store(locked.is_err(), Ordering::Relaxed);
         locked?;
         let ours = self.ours.swap(0, Ordering::AcqRel);
-        let changed = read(&file).and_then(|total| {
+        let changed = read(file).and_then(|total| {
             let total = total.unwrap_or(0).saturating_add_signed(ours);
             match change(total) {
-                Some(changed) => self.write(&file, changed).map(|()| true),
+                Some(changed) => self.write(file, changed).map(|()| true),
                 // Refused: only what waited is news.
-                None if ours != 0 => self.write(&file, total).map(|()| false),
+                None if ours != 0 => self.write(file, total).map(|()| false),
                 None => {
                     self.known.store(total, Ordering::Release);
                     Ok(false)
@@ -178,7 +188,7 @@ mod tests {
     use super::*;
 
     fn total(ledger: &Ledger) -> u64 {
-        read(&ledger.file.lock().unwrap()).unwrap().unwrap()
+        read(ledger.file.lock().unwrap().as_ref().unwrap()).unwrap().unwrap()
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use crate::counters::add;
+use crate::home::is_read_only;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -17,9 +18,34 @@ impl<M: Mover> Shared<M> {
 
     /// Sees that the directory's own affairs are where they were, and makes them again if not. Answers whether they are there.
     pub fn restore_home(&self) -> bool {
-        let restored = self.home.restore().and_then(|anew| if anew { self.go_on_anew() } else { Ok(()) });
+        if is_read_only(self.home.root()) {
+            self.home.set_read_only(true);
+            return false;
+        }
+        // A cap below what lies there was refused when the directory was opened, if at all.
+        let restored = self.home.restore().and_then(|anew| match (anew, self.home.is_read_only()) {
+            (true, true) => self.begin_to_write(),
+            (true, false) => self.go_on_anew(),
+            _ => Ok(()),
+        });
         let own = self.home.own();
-        restored.map_err(|e| self.fault(format!("{} was deleted and cannot be made again: {e}", own.display()))).is_ok()
+        if restored.is_ok() {
+            self.home.set_read_only(false);
+        }
+        restored
+            .map_err(|e| {
+                self.fault(format!(
+                    "{} was deleted, or could only be read, and cannot be made again: {e}",
+                    own.display()
+                ))
+            })
+            .is_ok()
+    }
+
+    /// The file system was read-only when the directory was opened, and is no more.
+    fn begin_to_write(&self) -> io::Result<()> {
+        self.journal.rename(self.home.corner()?.name());
+        self.count_anew()
     }
 
     fn go_on_anew(&self) -> io::Result<()> {
@@ -27,7 +53,15 @@ impl<M: Mover> Shared<M> {
         // Counted for itself: the next fault takes the place of this one.
         add(&self.restored, 1);
         self.fault(format!("{} was deleted; made it again: the order of use is lost, chunks are not", own.display()));
-        self.journal.rename(self.home.corner().name());
+        self.journal.rename(self.home.corner()?.name());
+        self.count_anew()?;
+        // What changed meanwhile may be counted twice: a quiet moment will tell.
+        self.bereaved.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn count_anew(&self) -> io::Result<()> {
+        let own = self.home.own();
         self.ledger.reopen(&own)?;
         // Whoever comes first counts what lies there, and each adds what it has under way: that was counted in the file that is gone.
         self.ledger.recount(false, || match self.home.foreign() {
@@ -35,9 +69,6 @@ impl<M: Mover> Shared<M> {
             None => self.lying_bytes(),
         })?;
         let under_way = self.index().usage().reserved;
-        self.ledger.shift(under_way.cast_signed())?;
-        // What changed meanwhile may be counted twice: a quiet moment will tell.
-        self.bereaved.store(true, Ordering::Relaxed);
-        Ok(())
+        self.ledger.shift(under_way.cast_signed())
     }
 }

@@ -306,7 +306,9 @@ impl<M: Mover> Shared<M> {
             Ok(kept) => {
                 (chunk.len, chunk.bytes) = (kept.len, name::file_len(kept.len));
                 let _ = self.index().insert(chunk);
-                self.uncount(kept.gone_bytes);
+                if kept.gone_bytes > 0 {
+                    self.uncount(kept.gone_bytes);
+                }
             }
             Err(e) => self.fault(format!("cannot delete one of two files of {digest}: {e}")),
         }

@@ -233,6 +233,10 @@ impl<M: Mover> Saving<M> {
         match self.file() {
             Ok(file) => Ok(Transfer { file: Arc::new(file.into()), parts, watch: None, sums: None }),
             Err(e) if is_full(&e) => Err(Stop::End(Ok(Saved::Shed(ShedReason::Full)))),
+            Err(e) if e.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                shared.home.set_read_only(true);
+                Err(Stop::End(Ok(Saved::Shed(ShedReason::ReadOnly))))
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let what = "the directory's `.kvtier` was deleted and cannot be made again; check the path and its permissions";
                 Err(failed(shared.io_error("save", &key, what, e)))

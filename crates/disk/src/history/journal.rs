@@ -211,7 +211,12 @@ impl Reader {
 }
 
 fn names(dir: &Path) -> io::Result<Vec<String>> {
-    fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    let entries = match fs::read_dir(dir) {
+        // Where a directory can only be read, nobody made it.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
 /// The corner of the process whose journal it is.

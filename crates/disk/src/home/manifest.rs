@@ -139,15 +139,19 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
 pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<(), Error> {
     let path = own.join("manifest");
     if fs::exists(&path).unwrap_or(true) {
-        let there = Manifest::read(root)?.layout;
-        if there == layout {
-            return Ok(());
-        }
-        let what = format!("{} has layout {there}, this opens it as {layout}; say layout: {there}", root.display());
-        return Err(Error::new(ErrorKind::Invalid, what));
+        return refuse_layout(root, Manifest::read(root)?.layout, layout);
     }
     let fail = |e: io::Error| Error::new(kind_of(&e), format!("cannot write {}", path.display())).with_source(e);
     Manifest { layout, ..Manifest::default() }.write(own).map_err(fail)
+}
+
+/// Refuses a directory whose layout is another than the one it is to be opened with.
+pub fn refuse_layout(root: &Path, there: Layout, layout: Layout) -> Result<(), Error> {
+    if there == layout {
+        return Ok(());
+    }
+    let what = format!("{} has layout {there}, this opens it as {layout}; say layout: {there}", root.display());
+    Err(Error::new(ErrorKind::Invalid, what))
 }
 
 fn read_small(path: &Path) -> io::Result<String> {

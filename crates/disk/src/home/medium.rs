@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use nix::sys::statfs::statfs;
+use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::Home;
 
@@ -14,6 +15,11 @@ const REMOTE: [i64; 8] =
 /// Whether locks on this file system are an affair of this machine alone.
 pub fn is_local(path: &Path) -> io::Result<bool> {
     Ok(!REMOTE.contains(&statfs(path)?.filesystem_type().0))
+}
+
+/// Whether the file system is mounted read-only there.
+pub fn is_read_only(path: &Path) -> bool {
+    statvfs(path).is_ok_and(|stat| stat.flags().contains(FsFlags::ST_RDONLY))
 }
 
 /// (all, free for us) bytes of the file system.

@@ -12,6 +12,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind as Io};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use kvtier_core::{Error, ErrorKind};
 pub use corner::{Buried, Corner, living};
 pub use files::{Draft, FileId, is_full, is_head_of_hash};
 pub use manifest::Manifest;
-pub use medium::{is_local, sizes};
+pub use medium::{is_local, is_read_only, sizes};
 pub use scratch::Scratch;
 
 use crate::layout::{Foreign, Layout};
@@ -41,7 +42,9 @@ pub struct Home {
     root: PathBuf,
     /// The root, open: names are short and the way to them is not walked again for each chunk.
     dir: OwnedFd,
-    corner: RwLock<Arc<Corner>>,
+    /// `None` while the directory has been read-only since it was opened.
+    corner: RwLock<Option<Arc<Corner>>>,
+    read_only: AtomicBool,
     /// What the manifest said last, to write it again should somebody delete it.
     said: Mutex<Manifest>,
     /// The cap with which this process has it open, once it said so.
@@ -62,6 +65,9 @@ impl Home {
         let own = root.join(".kvtier");
         fs::create_dir_all(root).map_err(at("create", root))?;
         let layout = foreign.as_ref().map_or(Layout::Kvtier, |foreign| foreign.layout);
+        if is_read_only(root) {
+            return Self::open_read_only(root, layout, foreign);
+        }
         if !layout.is_foreign() {
             manifest::refuse_foreign(root, &own)?;
         }
@@ -80,9 +86,46 @@ impl Home {
         let corner = Corner::settle(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
         let dir = File::open(root).map_err(at("open", root))?;
         drop(door);
-        let foreign = foreign.map(Arc::new);
-        let corner = RwLock::new(Arc::new(corner));
-        Ok(Home { root: root.to_owned(), dir: dir.into(), corner, said, cap: OnceLock::new(), buried, foreign })
+        let (read_only, corner) = (AtomicBool::new(false), RwLock::new(Some(Arc::new(corner))));
+        let (root, foreign) = (root.to_owned(), foreign.map(Arc::new));
+        Ok(Home { root, dir: dir.into(), corner, read_only, said, cap: OnceLock::new(), buried, foreign })
+    }
+
+    /// Opens a directory that can only be read: nothing is made, nobody registers.
+    fn open_read_only(root: &Path, layout: Layout, foreign: Option<Foreign>) -> Result<Self, Error> {
+        let failed = |e: io::Error| Error::new(kind_of(&e), format!("cannot open {}", root.display())).with_source(e);
+        // Files of another program may lie there without a manifest of ours.
+        let said = if layout.is_foreign() && !root.join(".kvtier/manifest").exists() {
+            Manifest { layout, ..Manifest::default() }
+        } else {
+            Manifest::read(root)?
+        };
+        manifest::refuse_layout(root, said.layout, layout)?;
+        let dir = File::open(root).map_err(failed)?;
+        tracing::warn!("{} is mounted read-only: chunks are loaded from it and none are saved", root.display());
+        Ok(Home {
+            root: root.to_owned(),
+            dir: dir.into(),
+            corner: RwLock::new(None),
+            read_only: AtomicBool::new(true),
+            said: Mutex::new(said),
+            cap: OnceLock::new(),
+            buried: Buried::default(),
+            foreign: foreign.map(Arc::new),
+        })
+    }
+
+    /// Whether the directory can only be read, as of the last look.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the directory can only be read.
+    pub fn set_read_only(&self, read_only: bool) {
+        if self.read_only.swap(read_only, Ordering::Relaxed) != read_only {
+            let now = if read_only { "read-only: saves are shed" } else { "writable: chunks are saved again" };
+            tracing::warn!("{} is now {now}", self.root.display());
+        }
     }
 
     /// The directory.
@@ -147,6 +190,11 @@ impl Home {
             let what = format!("cannot write {}; check its permissions and free space", own.display());
             Error::new(kind_of(&e), what).with_source(e)
         };
+        if self.is_read_only() {
+            // The same refusals; nobody writes it down.
+            let mut manifest = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            return edit(&mut manifest).map(|()| manifest);
+        }
         let _door = lock_door_within(&own, most).map_err(fail)?;
         let mut manifest = Manifest::read(&self.root)?;
         let before = manifest.clone();
@@ -159,15 +207,21 @@ impl Home {
     }
 
     /// This process's corner.
-    pub fn corner(&self) -> Arc<Corner> {
-        Arc::clone(&self.corner.read().unwrap_or_else(PoisonError::into_inner))
+    ///
+    /// # Errors
+    /// `ReadOnlyFilesystem` where none could be made yet.
+    pub fn corner(&self) -> io::Result<Arc<Corner>> {
+        let corner = self.corner.read().unwrap_or_else(PoisonError::into_inner);
+        corner.clone().ok_or_else(|| Io::ReadOnlyFilesystem.into())
     }
 
-    /// Makes `.kvtier` again if somebody deleted it, or what we need in it. Answers whether it had to.
+    /// Makes `.kvtier` again if somebody deleted it, or what we need in it; and for the first time if it could only be read until now.
+    /// Answers whether it had to.
     pub fn restore(&self) -> io::Result<bool> {
         let (own, mut corner) = (self.own(), self.corner.write().unwrap_or_else(PoisonError::into_inner));
         let manifest = own.join("manifest").exists();
-        if manifest && corner.is_there() {
+        let has_corner = corner.as_ref().is_some_and(|corner| corner.is_there());
+        if manifest && has_corner {
             return Ok(false);
         }
         make_own(&own)?;
@@ -176,14 +230,14 @@ impl Home {
         if !own.join("manifest").exists() {
             self.said.lock().unwrap_or_else(PoisonError::into_inner).write(&own)?;
         }
-        if !corner.is_there() {
+        if !has_corner {
             let anew = Corner::settle(&own.join("tmp"))?;
             if let Some(cap) = self.cap.get() {
                 let mut manifest = Manifest::read(&self.root).map_err(io::Error::other)?;
                 neighbours::say_cap(&mut manifest, &anew, *cap);
                 manifest.write(&own)?;
             }
-            *corner = Arc::new(anew);
+            *corner = Some(Arc::new(anew));
         }
         Ok(true)
     }

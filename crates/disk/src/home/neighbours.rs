@@ -13,7 +13,12 @@ impl Home {
     /// Says to those who have the directory open, and to those who come, with which cap this process does. `Invalid` when theirs is
     /// another, unless `shrink` says that chunks may be deleted: the smallest cap deletes what the others save.
     pub fn join(&self, capacity_bytes: u64, shrink: bool) -> Result<(), Error> {
-        let tmp = self.own().join("tmp");
+        let _ = self.cap.set(capacity_bytes);
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let (tmp, failed) = (self.own().join("tmp"), |e| Error::new(kind_of(&e), "cannot register").with_source(e));
+        let corner = self.corner().map_err(failed)?;
         self.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
             // Whoever is gone is no neighbour.
             let living = living(&tmp).map_err(|e| {
@@ -25,18 +30,17 @@ impl Home {
             match cap_of_others(manifest).filter(|theirs| *theirs != capacity_bytes && !shrink) {
                 Some(theirs) => Err(another_cap(self.root(), theirs, capacity_bytes)),
                 None => {
-                    say_cap(manifest, &self.corner(), capacity_bytes);
+                    say_cap(manifest, &corner, capacity_bytes);
                     Ok(())
                 }
             }
-        })?;
-        let _ = self.cap.set(capacity_bytes);
-        Ok(())
+        })
+        .map(drop)
     }
 
     /// Bytes of the unfinished files of all processes but this, the dead ones too as long as they are not buried.
     pub fn others_drafts_bytes(&self) -> io::Result<u64> {
-        let (corner, mut bytes) = (self.corner(), 0);
+        let (corner, mut bytes) = (self.corner()?, 0);
         for other in fs::read_dir(self.own().join("tmp"))? {
             let other = other?;
             if other.file_name() != corner.name() {

@@ -88,7 +88,7 @@ impl<M: Mover> Shared<M> {
 
     /// Whether eviction may choose: not before the sizes of a foreign layout's files are known.
     pub fn may_evict(&self) -> bool {
-        self.home.foreign().is_none_or(Foreign::may_evict)
+        !self.home.is_read_only() && self.home.foreign().is_none_or(Foreign::may_evict)
     }
 
     /// Enters all names, their lengths unknown, in the order of use that was noted. Nothing is asked of any file.
@@ -151,10 +151,12 @@ impl<M: Mover> Shared<M> {
             let usage = self.index().usage();
             Ok(others + usage.used + usage.reserved + self.aside_bytes.load(Ordering::Relaxed))
         };
-        self.ledger.recount(true, usage)?;
+        if !self.home.is_read_only() {
+            self.ledger.recount(true, usage)?;
+        }
         let first = !foreign.is_swept();
         foreign.set_swept();
-        if !foreign.may_evict() {
+        if !foreign.may_evict() && !self.home.is_read_only() {
             let used = self.index().usage().used;
             match self.home.agree_on_cap(self.capacity_bytes, used, foreign.shrink) {
                 Ok(_) => foreign.set_agreed(),
