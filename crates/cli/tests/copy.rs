@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier::core::{Ctx, Digest, Key, Load, Loaded, Namespace, Save, Saved, Tier};
-use kvtier::key::{ChunkHash, KeyId, KvRank, ObjectKey};
-use kvtier::mem::{Arena, ArenaConfig};
-use kvtier::s3::tier::{Layout, S3Tier, TierConfig};
-use kvtier::s3::{Config, Credentials, Place};
+use kvtier::key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
+use kvtier::mem::{Arena, ArenaConfig, View};
+use kvtier::s3::tier::{Layout, S3Tier, TierConfig, inspect};
+use kvtier::s3::{Client, Config, Credentials, Place};
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value;
 
@@ -109,8 +109,9 @@ fn a_bucket_of_lmcaches_goes_into_one_of_ours_and_through_a_file_into_another() 
     assert_eq!(tally(&server, &["migrate", theirs, ours], COUNTS), (0, [0, all, 0, 0, 0]));
     let store = Store::open(&server, "ours", Layout::Kvtier);
     assert!((0..CHUNKS).all(|n| store.has(n)));
-    // Digests are no keys: where names spell keys they have no place.
-    assert_eq!(tally(&server, &["migrate", ours, third, "--to-layout", "lmcache-mp"], COUNTS), (1, [0, 0, 0, all, 0]));
+    // Of a salt only a digest is kept: where names spell it that chunk has no place.
+    let spelled = ["migrate", ours, third, "--to-layout", "lmcache-mp", "--dry-run"];
+    assert_eq!(tally(&server, &spelled, COUNTS), (1, [all - 1, 0, 0, 1, 0]));
 
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chunks.kvtier").display().to_string();
@@ -154,6 +155,43 @@ fn chunks_go_between_buckets_and_directories() {
     assert_eq!(names("again/"), names("theirs/"));
     let store = Store::open(&server, "again", Layout::LmcacheMp);
     assert!((1..CHUNKS).all(|n| store.has(n)) && !store.has(0));
+}
+
+#[test]
+fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
+    let server = filled("ours", Layout::Kvtier);
+    let all = u64::from(CHUNKS);
+    // One that a build without the header wrote.
+    let endpoint = Place::of(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
+    let client = Client::new(Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key")));
+    let (old, payload) = (key(CHUNKS), bytes(CHUNKS));
+    let facts = Facts::plain(*old.digest(), old.namespace().digest(), BlockSums::of(&payload));
+    let how = inspect::put_of(&facts, None, client.endpoint().provider());
+    let name = format!("ours/{}", inspect::name_of(Layout::Kvtier, old.digest(), None).unwrap());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(client.put(&name, &View::from_owner(payload), &how)).unwrap();
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (file, into) = (path("file"), path("into"));
+    let exported = tally(&server, &["export", "s3://bucket/ours", &file], ["copied", "unsupported", "without_key"]);
+    assert_eq!(exported, (0, [all + 1, 0, 2]), "one is old, one has a salt");
+    let archive = fs::read(&file).unwrap();
+    assert!(!archive.windows(6).any(|some| some == b"pepper"), "no salt in plain text");
+    let seen = server.seen();
+    assert!(seen.iter().all(|request| !format!("{request:?}").contains("pepper")));
+    let imported = tally(&server, &["import", &file, &into, "--bytes", "1GiB"], COUNTS);
+    assert_eq!(imported, (1, [all - 1, 0, 0, 2, 0]));
+    assert!(kvtier(&server, &["verify", &into]).status.success());
+    // All of them go back into a bucket of ours, with what is known of their keys.
+    assert_eq!(tally(&server, &["import", &file, "s3://bucket/back"], COUNTS), (0, [all + 1, 0, 0, 0, 0]));
+    assert_eq!(tally(&server, &["migrate", "s3://bucket/back", &into], COUNTS), (1, [0, all - 1, 0, 2, 0]));
+    let out = kvtier(&server, &["export", "s3://bucket/back", &path("again")]);
+    assert!(
+        all_said(&out).contains("2 of them can be imported into buckets of layout kvtier only"),
+        "{}",
+        all_said(&out)
+    );
 }
 
 #[test]

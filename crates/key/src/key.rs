@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use crate::{CacheEngineKey, Digest, EngineHash, KeyId, LayerCacheEngineKey, Namespace, ObjectKey};
 
+const DIGEST_CONTEXT: &str = "kvtier 2026 key v1";
+
 /// The name of one chunk in one namespace. Cheap to clone; compared and hashed by its digest.
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -20,8 +22,13 @@ impl Key {
         let mut bytes = Vec::with_capacity(256);
         bytes.extend_from_slice(ns.digest().as_bytes());
         canonical(&ns, &id, &mut bytes);
-        let digest = Digest::of("kvtier 2026 key v1", &bytes);
+        let digest = Digest::of(DIGEST_CONTEXT, &bytes);
         Key { ns, id: Arc::new(id), digest }
+    }
+
+    /// The digest of the key of this [canonical form](Self::canonical) in the namespace of this digest, whatever its salt was.
+    pub fn digest_of(namespace: &Digest, canonical: &[u8]) -> Digest {
+        Digest::of(DIGEST_CONTEXT, &[namespace.as_bytes(), canonical].concat())
     }
 
     /// Its namespace.

@@ -4,11 +4,10 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use kvtier::core::{Key, Namespace};
-use kvtier::key::{BlockSums, Facts, KeyId};
+use kvtier::key::{BlockSums, Facts};
 
 use super::Sink;
 use super::source::{At, Read, Wanted, Whose};
@@ -21,10 +20,10 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Length and checksum before each head.
 const LEAD_BYTES: u64 = 8;
 
-/// The head of a record: the facts, and the key where it is known.
-fn head(facts: &Facts, key: Option<&Key>) -> Vec<u8> {
-    let (facts, key) = (facts.encode(), key.map(Key::canonical).unwrap_or_default());
-    [&(facts.len() as u32).to_le_bytes()[..], &facts, &(key.len() as u32).to_le_bytes(), &key].concat()
+/// The head of a record: the facts, and the key's canonical form where it is known.
+fn head(facts: &Facts, canonical: &[u8]) -> Vec<u8> {
+    let facts = facts.encode();
+    [&(facts.len() as u32).to_le_bytes()[..], &facts, &(canonical.len() as u32).to_le_bytes(), canonical].concat()
 }
 
 fn lead(head: &[u8]) -> [u8; LEAD_BYTES as usize] {
@@ -65,7 +64,7 @@ impl Writer {
 impl Sink for Writer {
     fn put(&self, one: &Wanted, payload: Vec<u8>) -> Result<Outcome> {
         let facts = Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::of(&payload));
-        let head = head(&facts, one.whose.key.as_ref().ok());
+        let head = head(&facts, one.whose.canonical.as_deref().unwrap_or_default());
         let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, count) = &mut *guard;
         for part in [&lead(&head)[..], &head, &payload] {
@@ -109,7 +108,8 @@ impl Reader {
         let (mut found, mut at) = (Vec::new(), MAGIC.len() as u64);
         while let Some((head, next)) = self.head(at, found.len())? {
             let (facts, key) = parse(&head).ok_or_else(|| self.damaged(found.len()))?;
-            let whose = Whose { digest: facts.key, namespace: facts.namespace, key: key_of(&facts, key) };
+            let canonical = (!key.is_empty()).then(|| key.to_vec());
+            let whose = Whose::of(&facts, canonical, "the archive has only the digest of its key");
             let (label, len) = (facts.key.to_hex(), facts.raw_len);
             found.push(Wanted { label, at: At::Record(at), whose, len, proven: true });
             at = next.checked_add(len).ok_or_else(|| self.damaged(found.len()))?;
@@ -154,14 +154,4 @@ impl Reader {
     fn damaged(&self, count: usize) -> BadInput {
         BadInput(format!("{} is cut or damaged behind {count} chunks; export it again", self.path.display()))
     }
-}
-
-/// The key of a record, if it is told and is that of the facts.
-fn key_of(facts: &Facts, canonical: &[u8]) -> Result<Key, String> {
-    if canonical.is_empty() {
-        return Err("the archive has only the digest of its key".into());
-    }
-    let id = KeyId::from_canonical(canonical).map_err(|e| e.to_string())?;
-    let key = Key::new(Arc::new(Namespace::known_by(facts.namespace)), id);
-    if *key.digest() == facts.key { Ok(key) } else { Err("its key and its facts contradict each other".into()) }
 }

@@ -39,7 +39,9 @@ pub fn objects(bucket: &Bucket, trust: &Trust, tally: &mut Tally) -> Result<Vec<
             };
             let rest = chunk.name.strip_prefix(bucket.root()).unwrap_or(&chunk.name);
             let told = match inspect::facts_of(&head) {
-                Some(Ok(facts)) => whose(rest, &facts).map(|whose| (whose, chunk.bytes, true)),
+                Some(Ok(facts)) => {
+                    whose(rest, &facts, inspect::canonical_of(&head)).map(|whose| (whose, chunk.bytes, true))
+                }
                 Some(Err(_)) => None,
                 // In our own layout that is damage.
                 None if inspect::ids_of(rest).is_empty() => None,
@@ -76,12 +78,12 @@ fn heads(bucket: &Bucket, some: &[Chunk]) -> Result<Vec<Option<Object>>> {
 }
 
 /// Whose an object is that has facts; `None` if these are another's.
-fn whose(rest: &str, facts: &Facts) -> Option<Whose> {
+fn whose(rest: &str, facts: &Facts, canonical: Option<Vec<u8>>) -> Option<Whose> {
     let (digest, namespace) = (facts.key, facts.namespace);
     let ids = inspect::ids_of(rest);
     if ids.is_empty() {
-        let key = Err("a bucket of layout kvtier keeps digests of keys, and no keys".to_owned());
-        return rest.ends_with(&digest.to_hex()).then_some(Whose { digest, namespace, key });
+        let untold = "the bucket has only the digest of its key: a build before the header x-amz-meta-kvtier-key wrote it, or the key did not fit";
+        return rest.ends_with(&digest.to_hex()).then(|| Whose::of(facts, canonical, untold));
     }
     let ns = Arc::new(Namespace::known_by(namespace));
     let key = ids.into_iter().map(|id| Key::new(Arc::clone(&ns), id)).find(|key| *key.digest() == digest);
@@ -90,7 +92,7 @@ fn whose(rest: &str, facts: &Facts) -> Option<Whose> {
         // Its model may have had more slashes than one.
         (None, Some(Layout::Lmcache)) => {
             let key = Err("how its model is spelled is not known: its name has `_` for `/`".to_owned());
-            Some(Whose { digest, namespace, key })
+            Some(Whose { digest, namespace, key, canonical: None })
         }
         (None, _) => None,
     }
@@ -193,8 +195,14 @@ impl Objects {
 struct Open<'a>(&'a Objects);
 
 impl Open<'_> {
-    async fn store(client: &Client, name: &str, view: View, facts: &Facts) -> kvtier::s3::Result<()> {
-        let mut how = inspect::put_of(facts, client.endpoint().provider());
+    async fn store(
+        client: &Client,
+        name: &str,
+        view: View,
+        facts: &Facts,
+        canonical: Option<&[u8]>,
+    ) -> kvtier::s3::Result<()> {
+        let mut how = inspect::put_of(facts, canonical, client.endpoint().provider());
         how.crc32c = Some(facts.sums.whole());
         match view.len() > PARTS_ABOVE_BYTES {
             true => client.put_multipart(name, &view, &how, PARTS).await.map(drop),
@@ -211,7 +219,8 @@ impl Sink for Open<'_> {
         };
         let facts = Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::of(&payload));
         let (client, runtime) = self.0.bucket.client();
-        let stored = runtime.block_on(Open::store(client, &name, View::from_owner(payload), &facts));
+        let canonical = one.whose.canonical.as_deref().filter(|_| self.0.layout == Layout::Kvtier);
+        let stored = runtime.block_on(Open::store(client, &name, View::from_owner(payload), &facts, canonical));
         stored.map_err(failed).with_context(|| format!("cannot write {}", one.label))?;
         Ok(Outcome::Stored)
     }

@@ -43,6 +43,9 @@ pub fn run(args: &CopyArgs, way: Way) -> Result<bool> {
     let target = Target::of(args, way)?;
     let found = from.wanted(args, &mut tally)?;
     let wanted = target.select(found, &mut tally);
+    if way == Way::Export {
+        wanted.iter().filter_map(|one| one.whose.key.as_ref().err()).for_each(|why| tally.without_key(why));
+    }
     let (wanted, sink) = target.without_present(wanted, args, &mut tally)?;
     match sink {
         Some(sink) if !args.how.dry_run => {

@@ -17,6 +17,9 @@ pub struct Tally {
     unsupported: u64,
     /// Why the first one was.
     why: Option<String>,
+    /// Exported without a key to give them another name by.
+    without_key: u64,
+    why_without_key: Option<String>,
     pub damaged: u64,
     pub gone: u64,
 }
@@ -25,6 +28,11 @@ impl Tally {
     pub fn unsupported(&mut self, why: impl ToString) {
         self.unsupported += 1;
         self.why.get_or_insert_with(|| why.to_string());
+    }
+
+    pub fn without_key(&mut self, why: &str) {
+        self.without_key += 1;
+        self.why_without_key.get_or_insert_with(|| why.to_owned());
     }
 
     pub fn leave_behind(&mut self) {
@@ -43,7 +51,8 @@ impl Tally {
             let all = json!({
                 "from_layout": from, "to_layout": to, "dry_run": args.how.dry_run, "copied": self.copied, "copied_bytes": self.copied_bytes,
                 "present": self.present, "unverified": self.unverified, "left_behind": self.left_behind, "unsupported": self.unsupported,
-                "unsupported_why": self.why, "damaged": self.damaged, "gone": self.gone,
+                "unsupported_why": self.why, "without_key": self.without_key, "without_key_why": self.why_without_key,
+                "damaged": self.damaged, "gone": self.gone,
             });
             return crate::out::line(&all.to_string());
         }
@@ -69,6 +78,10 @@ impl Tally {
                 "{} without facts, which nothing proves, stay behind: {next}",
                 self.left_behind
             ))?;
+        }
+        if let Some(why) = &self.why_without_key {
+            let count = self.without_key;
+            crate::out::line(&format!("{count} of them can be imported into buckets of layout kvtier only: {why}"))?;
         }
         if let Some(why) = &self.why {
             crate::out::line(&format!("{} have no place in layout {to}: {why}", self.unsupported))?;

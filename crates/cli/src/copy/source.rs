@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use kvtier::core::{Digest, Key, Namespace};
 use kvtier::file::inspect::{Directory, Named, Source as Told};
+use kvtier::key::{Facts, KeyId};
 
 use super::archive::Reader;
 use super::report::Tally;
@@ -39,11 +40,27 @@ pub struct Whose {
     pub namespace: Digest,
     /// The key itself, where the medium tells it; else why it does not.
     pub key: Result<Key, String>,
+    /// The key's canonical form, which has a salt as a digest only; `None` where the medium does not tell it.
+    pub canonical: Option<Vec<u8>>,
+}
+
+impl Whose {
+    /// Whose a chunk with facts is, of whose key the medium tells at most the canonical form; `untold` says why it does not tell that.
+    pub fn of(facts: &Facts, canonical: Option<Vec<u8>>, untold: &str) -> Self {
+        let (digest, namespace) = (facts.key, facts.namespace);
+        let canonical = canonical.filter(|bytes| Key::digest_of(&namespace, bytes) == digest);
+        let key = canonical.as_ref().ok_or_else(|| untold.to_owned()).and_then(|bytes| {
+            let id = KeyId::from_canonical(bytes).map_err(|e| e.to_string())?;
+            Ok(Key::new(Arc::new(Namespace::known_by(namespace)), id))
+        });
+        Whose { digest, namespace, key, canonical }
+    }
 }
 
 impl From<Key> for Whose {
     fn from(key: Key) -> Self {
-        Whose { digest: *key.digest(), namespace: key.namespace().digest(), key: Ok(key) }
+        let (digest, namespace, canonical) = (*key.digest(), key.namespace().digest(), Some(key.canonical()));
+        Whose { digest, namespace, key: Ok(key), canonical }
     }
 }
 
@@ -170,9 +187,8 @@ fn files(mut chunks: Vec<Named>, from: &Directory, trust: &Trust, tally: &mut Ta
                 None => tally.leave_behind(),
             },
             Ok(Told::Untold(why)) => match from.footer(&chunk) {
-                Ok(Ok((facts, _))) => {
-                    let whose = Whose { digest: facts.key, namespace: facts.namespace, key: Err(why.to_string()) };
-                    add(whose, chunk.len, true);
+                Ok(Ok((facts, canonical))) => {
+                    add(Whose::of(&facts, Some(canonical), &why.to_string()), chunk.len, true);
                 }
                 _ => tally.unsupported(why),
             },

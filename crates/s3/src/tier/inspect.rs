@@ -90,9 +90,14 @@ pub fn name_of(layout: Layout, digest: &Digest, id: Option<&KeyId>) -> Result<St
     spelled.map_err(|e| unsupported("the key has no name in S3").with_source(e))
 }
 
-/// What is stored with an object of these facts.
-pub fn put_of(facts: &Facts, provider: Provider) -> Put {
-    told::meta(facts, provider)
+/// The canonical form of an object's key, where its metadata has it: in our own layout, unless an older build wrote it or it did not fit.
+pub fn canonical_of(object: &Object) -> Option<Vec<u8>> {
+    told::canonical_of(|name| object.header(name))
+}
+
+/// What is stored with an object of these facts, and of the key of this canonical form if there is room for it.
+pub fn put_of(facts: &Facts, canonical: Option<&[u8]>, provider: Provider) -> Put {
+    told::meta(facts, canonical, provider)
 }
 
 /// Checks an object's bytes against the facts in its metadata; `rest` is its name behind the prefix.

@@ -203,7 +203,9 @@ async fn store(
     let client = shared.client.until(deadline);
     let crc = (client.inner.config.checksum == Checksum::Crc32c).then(|| sums.whole());
     let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
-    let mut how = meta(&facts, shared.manner.provider);
+    // Other names tell the key themselves.
+    let canonical = shared.names.is_own().then(|| key.canonical());
+    let mut how = meta(&facts, canonical.as_deref(), shared.manner.provider);
     how.crc32c = crc;
     how.storage_class.clone_from(&manner.storage_class);
     how.if_absent = manner.if_absent.load(Ordering::Relaxed) && !shared.books().index.is_suspect(key.digest());

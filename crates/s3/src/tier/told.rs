@@ -11,11 +11,11 @@ use kvtier_key::{BlockSums, Facts};
 use crate::http::{Framing, Head, Watch};
 use crate::{Provider, Put};
 
-/// The metadata field that holds the facts, behind `x-amz-meta-`.
-const FACTS: &str = "kvtier";
-const FACTS_HEADER: &str = "x-amz-meta-kvtier";
-/// Where the facts go on, in stores whose fields are shorter than facts.
-const MORE_HEADERS: [&str; 6] = [
+/// What the names of metadata headers begin with.
+const META: &str = "x-amz-meta-";
+/// The header that holds the facts, and those where they go on in stores whose fields are shorter.
+const FACTS_HEADERS: [&str; 7] = [
+    "x-amz-meta-kvtier",
     "x-amz-meta-kvtier-2",
     "x-amz-meta-kvtier-3",
     "x-amz-meta-kvtier-4",
@@ -23,6 +23,18 @@ const MORE_HEADERS: [&str; 6] = [
     "x-amz-meta-kvtier-6",
     "x-amz-meta-kvtier-7",
 ];
+/// The header that holds the key's canonical form, in our own layout, whose names are digests; and those where it goes on.
+const KEY_HEADERS: [&str; 7] = [
+    "x-amz-meta-kvtier-key",
+    "x-amz-meta-kvtier-key-2",
+    "x-amz-meta-kvtier-key-3",
+    "x-amz-meta-kvtier-key-4",
+    "x-amz-meta-kvtier-key-5",
+    "x-amz-meta-kvtier-key-6",
+    "x-amz-meta-kvtier-key-7",
+];
+/// S3 takes no more metadata: bytes of the names behind `x-amz-meta-`, and of the values.
+const META_BYTES_MAX: usize = 2048;
 /// Swift's fields have at most 256 characters.
 const SWIFT_FIELD_MAX: usize = 240;
 
@@ -39,9 +51,19 @@ pub enum Told {
 
 /// An object's facts as they are written in the headers of an answer, of one field or several.
 pub fn text_of<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Cow<'h, str>> {
-    let first = header(FACTS_HEADER)?;
-    let more = MORE_HEADERS.iter().map_while(|name| header(name));
-    Some(more.fold(Cow::Borrowed(first), |text, more| Cow::Owned(text.into_owned() + more)))
+    joined(&FACTS_HEADERS, header)
+}
+
+/// The canonical form of the key in an object's headers; `None` where there is none, because an older build wrote the object or it did not
+/// fit.
+pub fn canonical_of<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Vec<u8>> {
+    STANDARD.decode(&*joined(&KEY_HEADERS, header)?).ok()
+}
+
+fn joined<'h>(names: &[&str], header: impl Fn(&str) -> Option<&'h str>) -> Option<Cow<'h, str>> {
+    let mut texts = names.iter().map_while(|name| header(name));
+    let first = texts.next()?;
+    Some(texts.fold(Cow::Borrowed(first), |text, more| Cow::Owned(text.into_owned() + more)))
 }
 
 /// Reads an object's facts, by the headers of an answer, and checks all of them but the sums; `total` is the object's length, where it is
@@ -61,15 +83,25 @@ pub fn told<'h>(header: impl Fn(&str) -> Option<&'h str>, total: Option<u64>, ke
     if same { Told::Facts(Box::new(facts)) } else { Told::Wrong }
 }
 
-/// What is stored with an object: its facts in one field, or in several where the store's are short.
-pub fn meta(facts: &Facts, provider: Provider) -> Put {
-    let text = STANDARD.encode(facts.encode());
-    if provider != Provider::Swift || text.len() <= SWIFT_FIELD_MAX {
-        return Put::default().meta(FACTS, text);
+/// What is stored with an object: its facts, and its key's canonical form, if one is given and both fit into an object's metadata. Each is in
+/// one field, or in several where the store's are short.
+pub fn meta(facts: &Facts, canonical: Option<&[u8]>, provider: Provider) -> Put {
+    let put = with_fields(Put::default(), &FACTS_HEADERS, &STANDARD.encode(facts.encode()), provider);
+    let Some(canonical) = canonical else { return put };
+    let text = STANDARD.encode(canonical);
+    let bytes = |put: &Put| put.meta.iter().map(|(name, value)| name.len() - META.len() + value.len()).sum::<usize>();
+    let is_cut = provider == Provider::Swift && text.len() > KEY_HEADERS.len() * SWIFT_FIELD_MAX;
+    let key = with_fields(Put::default(), &KEY_HEADERS, &text, provider);
+    if is_cut || bytes(&put) + bytes(&key) > META_BYTES_MAX {
+        return put;
     }
-    let names = std::iter::once(FACTS_HEADER).chain(MORE_HEADERS).map(|name| &name["x-amz-meta-".len()..]);
-    let pieces = text.as_bytes().chunks(SWIFT_FIELD_MAX).map(String::from_utf8_lossy);
-    names.zip(pieces).fold(Put::default(), |put, (name, piece)| put.meta(name, piece))
+    key.meta.into_iter().fold(put, |put, (name, value)| put.meta(&name[META.len()..], value))
+}
+
+fn with_fields(put: Put, names: &[&str], text: &str, provider: Provider) -> Put {
+    let piece = if provider == Provider::Swift { SWIFT_FIELD_MAX } else { text.len().max(1) };
+    let pieces = text.as_bytes().chunks(piece).map(String::from_utf8_lossy);
+    names.iter().zip(pieces).fold(put, |put, (name, piece)| put.meta(&name[META.len()..], piece))
 }
 
 /// The proof of one load: each block is compared when its last byte has landed.
@@ -150,7 +182,7 @@ mod tests {
     fn a_proof_holds_for_the_very_bytes_only() {
         let (key, bytes) = (key(1), (0..300_001u32).map(|n| (n * 31 + n / 1000) as u8).collect::<Vec<_>>());
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
-        let head = head(&meta(&facts, Provider::Aws), bytes.len());
+        let head = head(&meta(&facts, None, Provider::Aws), bytes.len());
         let proof = |bytes: &[u8], piece: usize| {
             let mut proof = Proof::of(&key);
             assert!(proof.begin(&head));
@@ -177,9 +209,9 @@ mod tests {
         let (mine, bytes) = (key(1), [7; 100]);
         let facts = |key: &Key| {
             let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
-            meta(&facts, Provider::Other).meta.remove(0).1
+            meta(&facts, None, Provider::Other).meta.remove(0).1
         };
-        let told_of = |text: Option<&str>, total| told(|name| text.filter(|_| name == FACTS_HEADER), total, &mine);
+        let told_of = |text: Option<&str>, total| told(|name| text.filter(|_| name == FACTS_HEADERS[0]), total, &mine);
         assert!(matches!(told_of(None, Some(100)), Told::Nothing));
         assert!(matches!(told_of(Some(&facts(&mine)), Some(100)), Told::Facts(_)));
         assert!(matches!(told_of(Some(&facts(&mine)), None), Told::Facts(_)));
@@ -194,12 +226,56 @@ mod tests {
     fn facts_fit_the_short_fields_of_swift_and_come_back() {
         let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
-        let put = meta(&facts, Provider::Swift);
+        let put = meta(&facts, None, Provider::Swift);
         assert!(put.meta.len() > 1 && put.meta.iter().all(|(_, value)| value.len() <= SWIFT_FIELD_MAX));
-        assert!(put.meta.len() <= 1 + MORE_HEADERS.len());
+        assert!(put.meta.len() <= FACTS_HEADERS.len());
         let head = head(&put, bytes.len());
         let total = Some(bytes.len() as u64);
         assert!(matches!(told(|name| head.header(name), total, &key), Told::Facts(back) if *back == facts));
-        assert_eq!(meta(&facts, Provider::Aws).meta.len(), 1);
+        assert_eq!(meta(&facts, None, Provider::Aws).meta.len(), 1);
+    }
+
+    /// What another build wrote must be read for ever: the header is compared with one that was made by hand from docs/FORMAT.md.
+    #[test]
+    fn a_key_is_in_a_field_of_its_own_as_the_golden_file_says_and_comes_back() {
+        let key = key(1);
+        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&[7; 100]));
+        let golden = include_str!("golden/key_header_v1.txt").trim_end();
+        for provider in [Provider::Aws, Provider::Swift] {
+            let put = meta(&facts, Some(&key.canonical()), provider);
+            let text = |put: &Put| {
+                let lines = put.meta.iter().filter(|(name, _)| name.contains("-key"));
+                lines.map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("\n")
+            };
+            assert_eq!(text(&put), golden);
+            let head = head(&put, 100);
+            let canonical = canonical_of(|name| head.header(name)).unwrap();
+            assert_eq!(canonical, key.canonical());
+            assert_eq!(Key::digest_of(&key.namespace().digest(), &canonical), *key.digest());
+            assert!(matches!(told(|name| head.header(name), Some(100), &key), Told::Facts(_)));
+        }
+        let old = head(&meta(&facts, None, Provider::Aws), 100);
+        assert_eq!(canonical_of(|name| old.header(name)), None);
+    }
+
+    #[test]
+    fn a_key_that_does_not_fit_beside_the_facts_is_left_out() {
+        let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
+        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+        let sum = |put: &Put| put.meta.iter().map(|(name, value)| name.len() - META.len() + value.len()).sum::<usize>();
+        for provider in [Provider::Aws, Provider::Swift] {
+            let mut kept = 0;
+            for len in 0..2000 {
+                let canonical = vec![1; len];
+                let put = meta(&facts, Some(&canonical), provider);
+                assert!(sum(&put) <= META_BYTES_MAX);
+                let head = head(&put, bytes.len());
+                assert!(text_of(|name| head.header(name)).is_some());
+                let back = canonical_of(|name| head.header(name));
+                assert!(back.is_none() || back == Some(canonical), "whole or not at all");
+                kept += usize::from(back.is_some());
+            }
+            assert!((500..1500).contains(&kept), "{kept}");
+        }
     }
 }
