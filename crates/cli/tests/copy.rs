@@ -65,13 +65,13 @@ impl Store {
         let mut lease = self.arena.lease(LEN).unwrap();
         lease.write_at(0, &bytes(n)).unwrap();
         let op = Save { key: key(n), from: vec![lease.freeze()] };
-        let done = self.tier.save(&Ctx::within(Duration::from_secs(10)), vec![op]).wait();
+        let done = self.tier.save(&Ctx::within(Duration::from_secs(600)), vec![op]).wait();
         assert!(matches!(done[0].result, Ok(Saved::Stored)), "{:?}", done[0].result);
     }
 
     fn has(&self, n: u8) -> bool {
         let op = Load { key: key(n), into: vec![self.arena.lease(LEN).unwrap()] };
-        let done = self.tier.load(&Ctx::within(Duration::from_secs(10)), vec![op]).wait().remove(0);
+        let done = self.tier.load(&Ctx::within(Duration::from_secs(600)), vec![op]).wait().remove(0);
         match done.result.unwrap() {
             Loaded::Hit { .. } => {
                 assert!(done.op.into[0].as_host().unwrap() == bytes(n), "wrong bytes");
@@ -240,7 +240,7 @@ fn a_flat_name_is_spelled_as_the_facts_prove_or_as_it_is_told() {
     let mut lease = store.arena.lease(LEN).unwrap();
     lease.write_at(0, &bytes(1)).unwrap();
     let op = Save { key: spelled.clone(), from: vec![lease.freeze()] };
-    drop(store.tier.save(&Ctx::within(Duration::from_secs(10)), vec![op]).wait());
+    drop(store.tier.save(&Ctx::within(Duration::from_secs(600)), vec![op]).wait());
     drop(store);
     let name = |key: &Key| format!("{}/{}", &key.digest().to_hex()[..2], key.digest());
     assert_eq!(tally(&server, &["migrate", "s3://bucket/flat", "s3://bucket/a"], COUNTS).1[0], 1);

@@ -43,7 +43,7 @@ fn a_signal_ends_it_in_order() {
         let tmp = tempfile::tempdir().unwrap();
         // More than can be done while we wait.
         let child = kvtier(&["replay", "--requests", "2000"]).env("TMPDIR", tmp.path()).spawn().unwrap();
-        let patience = Instant::now() + Duration::from_secs(60);
+        let patience = Instant::now() + Duration::from_secs(600);
         let working = || fs::read_dir(tmp.path()).unwrap().flatten().any(|dir| dir.path().join("ff").exists());
         while !working() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(5));

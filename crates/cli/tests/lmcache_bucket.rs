@@ -63,7 +63,7 @@ fn content(n: u8, len: usize) -> Vec<u8> {
 }
 
 fn ctx() -> Ctx {
-    Ctx::within(Duration::from_secs(20))
+    Ctx::within(Duration::from_secs(600))
 }
 
 fn read_all(tier: &S3Tier, len: usize) {

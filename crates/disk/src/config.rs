@@ -3,7 +3,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::{Error, ErrorKind, Namespace};
+use kvtier_core::{Clock, Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_index::{Compat, Quotas};
 use kvtier_key::ChunkShape;
@@ -93,6 +93,8 @@ pub struct DiskConfig {
     /// How long a save waits for room that others are freeing before it is shed. For tests: longer than a machine may stand still.
     #[doc(hidden)]
     pub room_wait_max: Duration,
+    /// The clock that deadlines, holds, hints and the tier's own rounds go by.
+    pub clock: Clock,
 }
 
 impl DiskConfig {
@@ -121,6 +123,7 @@ impl DiskConfig {
             chunk_shape: None,
             sweep_every: Duration::from_secs(60),
             room_wait_max: Duration::from_secs(1),
+            clock: Clock::real(),
         }
     }
 

@@ -59,7 +59,8 @@ impl<M: Mover> Disk<M> {
         let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         caps.align = PAGE as usize;
         caps.bounce = config.bounce_bytes > 0;
-        let clock = Timekeeper::start(&config.name).map_err(failed("cannot start a thread"))?;
+        let clock =
+            Timekeeper::start_on(config.clock.clone(), &config.name).map_err(failed("cannot start a thread"))?;
         // Twice: an op past its deadline may still hold its pair while another takes its place at the gate.
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;
@@ -311,7 +312,7 @@ impl<M: Mover> Tier for Disk<M> {
         let Ok(pass) = self.shared.gate.enter(0) else {
             return Ticket::now(Err(Error::new(ErrorKind::Throttled, "too much in flight").with_op("lookup")));
         };
-        let (answer, ticket) = Answer::new("lookup", ctx.deadline);
+        let (answer, ticket) = Answer::new_on(&self.shared.clock, "lookup", ctx.deadline);
         self.hands.clock.at(ctx.deadline, &answer.expiry());
         let shared = Arc::clone(&self.shared);
         self.hands.pool.push(Lane::Read, move || {
@@ -322,7 +323,7 @@ impl<M: Mover> Tier for Disk<M> {
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
-        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
         self.hands.clock.at(ctx.deadline, &batch.expiry());
         // Together and before the answers, which come in any order: the head of a chain is to stay longer than its tail.
         self.shared.used(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>(), &ctx.hint);
@@ -339,7 +340,7 @@ impl<M: Mover> Tier for Disk<M> {
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
-        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
         self.hands.clock.at(ctx.deadline, &batch.expiry());
         if self.shared.home.is_read_only() && !self.shared.gate.is_closed() {
             shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::ReadOnly);
@@ -378,7 +379,7 @@ impl<M: Mover> Tier for Disk<M> {
                 return Ticket::now(Err(Error::new(kind, "the tier takes no more work now").with_op("remove")));
             }
         };
-        let (answer, ticket) = Answer::new("remove", ctx.deadline);
+        let (answer, ticket) = Answer::new_on(&self.shared.clock, "remove", ctx.deadline);
         self.hands.clock.at(ctx.deadline, &answer.expiry());
         let shared = Arc::clone(&self.shared);
         self.hands.pool.push(Lane::Write, move || {

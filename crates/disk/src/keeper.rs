@@ -44,8 +44,9 @@ impl Keeper {
             // The last round comes after the word to stop, also when that comes in the middle of another.
             let mut last = false;
             while !last {
-                if !*stopped {
-                    stopped = bell.wait_timeout(stopped, chores.tick).unwrap_or_else(PoisonError::into_inner).0;
+                let due = chores.shared.clock.now() + chores.tick;
+                while !*stopped && chores.shared.clock.now() < due {
+                    stopped = chores.shared.clock.wait_until(bell, stopped, due);
                 }
                 last = *stopped;
                 drop(stopped);
@@ -106,7 +107,7 @@ impl<M: Mover> Chores<M> {
     ) -> io::Result<Self> {
         let may_write = !shared.home.is_read_only();
         let evictor = may_write.then(|| open_rw(&shared.home.own().join("evictor"))).transpose()?;
-        let (flushed, inherited) = (Instant::now(), reader.others() > 0);
+        let (flushed, inherited) = (shared.clock.now(), reader.others() > 0);
         let (shared, corner) = (Arc::clone(shared), shared.home.corner().ok());
         let tick = if shared.changes.is_prompt() { TICK } else { NETWORK_TICK };
         let tick = tick.min(flush_every);
@@ -142,8 +143,8 @@ impl<M: Mover> Chores<M> {
         self.tell("share the ledger", |chores| chores.shared.ledger.fold());
         self.tell("share what was changed", |chores| chores.shared.changes.flush());
         self.follow();
-        if last || self.flushed.elapsed() >= self.flush_every {
-            self.flushed = Instant::now();
+        if last || self.shared.clock.elapsed(self.flushed) >= self.flush_every {
+            self.flushed = self.shared.clock.now();
             self.tell("write the journal", |chores| {
                 chores.shared.home.corner()?.show()?;
                 chores.shared.journal.flush()
@@ -156,8 +157,8 @@ impl<M: Mover> Chores<M> {
         }
         self.evict_as_lmcache_does();
         self.tell("watch the free space", Chores::watch_free_space);
-        if self.looked.elapsed() >= self.doubt.map_or(LOOK_EVERY, |_| DOUBT_FOR) {
-            self.looked = Instant::now();
+        if self.shared.clock.elapsed(self.looked) >= self.doubt.map_or(LOOK_EVERY, |_| DOUBT_FOR) {
+            self.looked = self.shared.clock.now();
             self.tell("look after the directory", Chores::look_after);
         }
     }
@@ -208,7 +209,7 @@ impl<M: Mover> Chores<M> {
         let is_bereaved = shared.bereaved.load(Ordering::Relaxed);
         if shared.refused.swap(false, Ordering::Relaxed) || is_bereaved || self.doubt.is_some() {
             let doubt = &mut self.doubt;
-            shared.looks.now_and_then(|| *doubt = shared.doubt_ledger(*doubt));
+            shared.looks.now_and_then(&shared.clock, || *doubt = shared.doubt_ledger(*doubt));
         }
         Ok(())
     }
@@ -225,7 +226,8 @@ impl<M: Mover> Chores<M> {
     /// A medium that others fill gets some of our room before it is full: the oldest chunks, so many a second.
     fn watch_free_space(&mut self) -> io::Result<()> {
         let shared = &self.shared;
-        let since = std::mem::replace(&mut self.watched, Instant::now()).elapsed().min(TICK);
+        let now = shared.clock.now();
+        let since = now.saturating_duration_since(std::mem::replace(&mut self.watched, now)).min(TICK);
         let free = shared.home.free_bytes()?;
         let mut short = self.free_min_bytes.saturating_sub(free);
         if short == 0 || !shared.may_evict() {

@@ -89,7 +89,7 @@ impl Line {
     /// Lets the clock call the first every now and then while anybody waits.
     pub fn look_again_by(&self, clock: &Timekeeper) {
         let watched: Arc<dyn Expire> = self.0.clone();
-        clock.at(Instant::now() + LOOK_AGAIN, &watched);
+        clock.at(clock.clock().now() + LOOK_AGAIN, &watched);
     }
 
     /// Drops whoever waits, now and from now on.
@@ -157,6 +157,8 @@ impl fmt::Debug for Turn {
 mod tests {
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+    use kvtier_core::ManualClock;
+
     use super::*;
 
     /// Waits in `line` and says its number and its turn when it is called.
@@ -194,12 +196,17 @@ mod tests {
     #[test]
     fn who_waits_without_a_call_is_called_by_the_clock() {
         let (line, tell, hear) = line();
-        let clock = Timekeeper::start("test").unwrap();
+        let time = ManualClock::new();
+        let clock = Timekeeper::start_on(time.clock(), "test").unwrap();
         assert!(join(&line, &tell, 1, None, Some(0)));
         line.look_again_by(&clock);
-        let (_, turn) = hear.recv().unwrap();
+        time.advance(LOOK_AGAIN - Duration::from_millis(1));
+        assert!(hear.try_recv().is_err());
+        time.advance(Duration::from_millis(1));
+        let (_, turn) = hear.try_recv().unwrap();
         join(&line, &tell, 1, Some(turn), Some(0));
-        drop(hear.recv().unwrap());
+        time.advance(LOOK_AGAIN);
+        drop(hear.try_recv().unwrap());
     }
 
     #[test]

@@ -1,6 +1,8 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use kvtier_core::Clock;
+
 /// The least time between two looks at the whole directory.
 const APART_MIN: Duration = Duration::from_secs(1);
 /// Of the time, looks may take one part in so many.
@@ -14,14 +16,14 @@ pub struct Looks {
 
 impl Looks {
     /// Looks, unless somebody looks now or did a moment ago. Answers whether it did.
-    pub fn now_and_then(&self, look: impl FnOnce()) -> bool {
+    pub fn now_and_then(&self, clock: &Clock, look: impl FnOnce()) -> bool {
         let Ok(mut next) = self.next.try_lock() else { return false };
-        let began = Instant::now();
+        let began = clock.now();
         if next.is_some_and(|next| began < next) {
             return false;
         }
         look();
-        let ended = Instant::now();
+        let ended = clock.now();
         *next = Some(ended + APART_MIN.max((ended - began) * SHARE));
         true
     }

@@ -69,7 +69,7 @@ pub enum Claim {
 impl<M: Mover> Room<M> {
     /// Room for a file; not claimed yet.
     pub fn new(shared: &Arc<Shared<M>>, want: Want, deadline: Instant) -> Self {
-        let (patience, tries) = (deadline.min(Instant::now() + shared.room_wait_max), Tries::default());
+        let (patience, tries) = (deadline.min(shared.clock.now() + shared.room_wait_max), Tries::default());
         let bytes = want.bytes;
         Room {
             shared: Arc::clone(shared),
@@ -92,7 +92,7 @@ impl<M: Mover> Room<M> {
         loop {
             if !shared.may_evict() && !shared.fits(&self.want) {
                 // Nobody knows yet what evicting would free, or it is not allowed.
-                return if Instant::now() < self.patience { Ok(Claim::Later) } else { Err(ShedReason::Full) };
+                return if shared.clock.now() < self.patience { Ok(Claim::Later) } else { Err(ShedReason::Full) };
             }
             let asked = shared.index().reserve_for(shared.now_ms(), &self.want);
             match asked {
@@ -121,7 +121,7 @@ impl<M: Mover> Room<M> {
                 Reserve::Full(Refusal::NotWorth) => return Err(ShedReason::NotWorth),
                 Reserve::Full(Refusal::Quota { .. }) => return Err(ShedReason::Quota),
                 Reserve::Full(_) => return Err(ShedReason::Full),
-                _ if Instant::now() >= self.patience => return Err(ShedReason::Full),
+                _ if shared.clock.now() >= self.patience => return Err(ShedReason::Full),
                 _ => return Ok(Claim::Later),
             }
         }
@@ -141,7 +141,7 @@ impl<M: Mover> Room<M> {
         self.tries.refused += 1;
         match self.tries.refused {
             1 => Ok(self.shared.bury_dead()),
-            _ if Instant::now() < self.patience => Ok(false),
+            _ if self.shared.clock.now() < self.patience => Ok(false),
             _ if !std::mem::replace(&mut self.tries.healed, true) => {
                 // Another may have been faster: whoever did it, there may be room now.
                 self.shared.heal_ledger(self.bytes);
@@ -262,7 +262,7 @@ impl<M: Mover> Shared<M> {
 
     /// Learns of all files in the directory, whoever wrote them. `false` if that was done a moment ago.
     pub fn look_around(&self) -> bool {
-        self.looks.now_and_then(|| self.take_in_strangers())
+        self.looks.now_and_then(&self.clock, || self.take_in_strangers())
     }
 
     fn take_in_strangers(&self) {

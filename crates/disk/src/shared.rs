@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listeners};
+use kvtier_core::{Caps, Clock, Error, ErrorKind, Event, Gate, Key, Listeners};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, Index};
 use kvtier_key::Digest;
@@ -70,6 +70,7 @@ pub struct Shared<M> {
     names: [Mutex<()>; NAMES],
     lengths: RwLock<Vec<u64>>,
     pub listeners: Listeners,
+    pub clock: Clock,
     began: Instant,
     pub last_fault: Mutex<Option<String>>,
     /// How often `.kvtier` was deleted under us, and made again.
@@ -124,7 +125,8 @@ impl<M: Mover> Shared<M> {
             names: [const { Mutex::new(()) }; NAMES],
             lengths: RwLock::default(),
             listeners: Listeners::default(),
-            began: Instant::now(),
+            began: config.clock.now(),
+            clock: config.clock.clone(),
             last_fault: Mutex::default(),
             restored: AtomicU64::new(0),
             turn: AtomicU64::new(0),
@@ -143,7 +145,7 @@ impl<M: Mover> Shared<M> {
 
     /// Milliseconds on the index's clock.
     pub fn now_ms(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
+        self.clock.elapsed(self.began).as_millis() as u64
     }
 
     /// The payload length to show for an entry: where only the file can tell it, that of what the file has beside its headers.

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::Namespace;
+use kvtier_core::{Clock, Namespace};
 use kvtier_disk::{ChunkShape, Compat, DiskConfig, Durability, Layout, PolicyKind, Quotas, Verify};
 use kvtier_uring::EngineKind;
 
@@ -22,6 +22,12 @@ impl FileConfig {
     /// Chooses what moves the bytes; the default asks the machine.
     pub fn with_engine(mut self, engine: EngineKind) -> Self {
         self.engine = engine;
+        self
+    }
+
+    /// Sets the clock that deadlines, holds, hints and the tier's own rounds go by, for tests.
+    pub fn with_clock(mut self, clock: Clock) -> Self {
+        self.disk.clock = clock;
         self
     }
 

@@ -28,7 +28,7 @@ fn victims_that_cannot_be_deleted_shed_the_save() {
     }
     let start = Instant::now();
     assert_eq!(f.save(&f.key(7), LEN / 2), Saved::Shed(ShedReason::Full));
-    assert!(start.elapsed() < Duration::from_secs(25));
+    assert!(start.elapsed() < Duration::from_secs(600));
 }
 
 #[test]

@@ -150,19 +150,25 @@ fn what_failed_a_check_goes_before_chunks_do() {
 #[test]
 fn chunks_that_go_for_free_space_go_so_many_a_second() {
     let Some(mount) = Mount::new() else { return };
+    let time = kvtier_core::ManualClock::new();
     let config = FileConfig::new(mount.path(), 1 << 30)
         .with_policy(kvtier_disk::PolicyKind::Lru)
         .with_free_min(1 << 20)
-        .with_deletes_per_second_max(2);
+        .with_deletes_per_second_max(2)
+        .with_clock(time.clock());
     let tier = Arc::new(FileTier::open(config).unwrap());
     let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     f.store(&f.keys(0..10), LEN);
-    let began = std::time::Instant::now();
+    let (began, second) = (time.now(), std::time::Duration::from_secs(1));
     std::fs::write(mount.path().join("lost+found"), vec![1; 15 << 17]).unwrap();
-    f.eventually("five chunks go", || counter(&tier, "evicted") >= 5);
-    // Two at the next look, which may come at once, and two each second from then on.
-    assert!(began.elapsed() > std::time::Duration::from_millis(1900), "{:?}", began.elapsed());
+    f.eventually("five chunks go", || {
+        time.advance(second / 10);
+        let evicted = counter(&tier, "evicted");
+        assert!(evicted <= 2 * (time.now() - began).as_secs(), "{evicted} after {:?}", time.now() - began);
+        evicted >= 5
+    });
+    assert!(time.now() - began >= 3 * second, "two each second");
     let ledger = std::fs::read(mount.path().join(".kvtier/ledger")).unwrap();
     assert_eq!(ledger[8..16], tier.usage().used_bytes.unwrap().to_le_bytes());
 }

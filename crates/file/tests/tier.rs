@@ -24,7 +24,7 @@ fn content(n: u32, len: usize) -> Vec<u8> {
 }
 
 fn ctx() -> Ctx {
-    Ctx::within(Duration::from_secs(20))
+    Ctx::within(Duration::from_secs(600))
 }
 
 fn open(dir: &Path, engine: EngineKind) -> FileTier {

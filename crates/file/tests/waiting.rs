@@ -6,10 +6,10 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvtier_core::mem::{Arena, ArenaConfig};
-use kvtier_core::{Ctx, ErrorKind, Hold, Load, Loaded, Mode, Presence, Save, Saved};
+use kvtier_core::{Clock, Ctx, ErrorKind, Hold, Load, Loaded, ManualClock, Mode, Presence, Save, Saved};
 use kvtier_file::{FileConfig, FileTier};
 use kvtier_testkit::conformance::Fixture;
 
@@ -50,7 +50,11 @@ impl<'a> Neighbour<'a> {
 
 /// A tier whose saves wait for room for longer than the machine may stand still.
 fn patient(dir: &Path) -> Fixture {
-    let config = FileConfig::new(dir, CAP).with_room_wait(Duration::from_secs(300));
+    patient_on(&Clock::real(), dir)
+}
+
+fn patient_on(clock: &Clock, dir: &Path) -> Fixture {
+    let config = FileConfig::new(dir, CAP).with_room_wait(Duration::from_secs(300)).with_clock(clock.clone());
     Fixture::new(FileTier::open(config).unwrap())
 }
 
@@ -112,20 +116,26 @@ fn when_several_find_the_ledger_wrong_at_once_all_get_the_room_and_all_of_it_is_
 
 #[test]
 fn saves_that_wait_for_room_end_at_their_deadline_and_get_what_is_freed() {
-    let dir = tempfile::tempdir().unwrap();
-    let f = patient(dir.path());
+    let (dir, time) = (tempfile::tempdir().unwrap(), ManualClock::new());
+    let f = patient_on(&time.clock(), dir.path());
     let neighbour = Neighbour::writes(dir.path());
-    let soon = Ctx::within(Duration::from_millis(50));
-    let began = Instant::now();
-    let late = f.tier.save(&soon, vec![f.save_op(&f.key(1), LEN)]).wait();
-    assert_eq!(late[0].result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
-    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
-    let save = f.tier.save(&long(), vec![f.save_op(&f.key(2), LEN)]);
-    std::thread::sleep(Duration::from_millis(100));
-    let freed = Instant::now();
+    let minute = Duration::from_secs(60);
+    let late = f.tier.save(&Ctx::within_on(&time.clock(), minute), vec![f.save_op(&f.key(1), LEN)]);
+    time.advance(minute - Duration::from_millis(1));
+    assert!(!late.is_done());
+    time.advance(Duration::from_millis(1));
+    assert!(late.is_done());
+    assert_eq!(late.wait()[0].result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
+    let save = f.tier.save(&Ctx::within_on(&time.clock(), minute), vec![f.save_op(&f.key(2), LEN)]);
+    (0..50).for_each(|_| time.advance(Duration::from_millis(100)));
+    assert!(!save.is_done());
     neighbour.frees();
+    // Whoever waits looks again every now and then, and by its deadline at the latest.
+    f.eventually("it gets what is freed", || {
+        time.advance(Duration::from_millis(1));
+        save.is_done()
+    });
     assert_eq!(*save.wait()[0].result.as_ref().unwrap(), Saved::Stored);
-    assert!(freed.elapsed() < Duration::from_secs(25), "{:?}", freed.elapsed());
 }
 
 #[test]

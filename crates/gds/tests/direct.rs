@@ -114,7 +114,7 @@ fn a_file_that_another_process_takes_during_a_load_is_no_hit_though_nobody_looks
         let event = set_later(&bench.gpu, &caller, (into.addr(), LEN));
         into.set_after(Some(event));
         let load = kvtier_core::Load { key: key.clone(), into: vec![into] };
-        let ticket = bench.tier.load(&kvtier_core::Ctx::within(Duration::from_secs(30)), vec![load]);
+        let ticket = bench.tier.load(&kvtier_core::Ctx::within(Duration::from_secs(600)), vec![load]);
         // Then its footer was read, and its bytes wait for the event.
         while bench.counter("event_waits") == 0 {
             std::thread::sleep(Duration::from_millis(1));
@@ -309,7 +309,7 @@ fn files_are_registered_once_and_deleted_ones_let_go() {
         for key in keys.iter().chain(&keys[90..]) {
             bench.prove(key, 8192);
         }
-        let ctx = kvtier_core::Ctx::within(Duration::from_secs(10));
+        let ctx = kvtier_core::Ctx::within(Duration::from_secs(600));
         let removed = bench.tier.remove(&ctx, keys.clone().into()).wait().unwrap();
         assert_eq!(removed, Removed::new(100, 0, 0));
         // The next save looks after them.

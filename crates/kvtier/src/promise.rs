@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use kvtier_core::{Completer, Error, ErrorKind, Expire, Ticket, ticket};
+use kvtier_core::{Clock, Completer, Error, ErrorKind, Expire, Ticket, ticket};
 
 type Answer<T> = Result<T, Error>;
 
@@ -10,14 +10,15 @@ type Answer<T> = Result<T, Error>;
 pub struct Promise<T: Send + 'static>(Arc<Inner<T>>);
 
 struct Inner<T: Send + 'static> {
+    clock: Clock,
     deadline: Instant,
     completer: Mutex<Option<Completer<Answer<T>>>>,
 }
 
 impl<T: Send + 'static> Promise<T> {
-    pub fn new(deadline: Instant) -> (Self, Ticket<Answer<T>>) {
+    pub fn new(clock: &Clock, deadline: Instant) -> (Self, Ticket<Answer<T>>) {
         let (completer, ticket) = ticket();
-        (Promise(Arc::new(Inner { deadline, completer: Mutex::new(Some(completer)) })), ticket)
+        (Promise(Arc::new(Inner { clock: clock.clone(), deadline, completer: Mutex::new(Some(completer)) })), ticket)
     }
 
     /// Until when it is waited for.
@@ -34,7 +35,7 @@ impl<T: Send + 'static> Promise<T> {
     pub fn is_over(&self) -> Option<ErrorKind> {
         match &*self.0.completer() {
             Some(completer) if completer.is_canceled() => Some(ErrorKind::Canceled),
-            Some(_) if Instant::now() < self.0.deadline => None,
+            Some(_) if self.0.clock.now() < self.0.deadline => None,
             _ => Some(ErrorKind::Timeout),
         }
     }
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_comes_after_the_deadline_is_handed_back() {
-        let (promise, ticket) = Promise::<u8>::new(Instant::now());
+        let (promise, ticket) = Promise::<u8>::new(&Clock::real(), Instant::now());
         assert_eq!(promise.is_over(), Some(ErrorKind::Timeout));
         assert!(promise.expiry().expire(Instant::now()).is_none());
         assert_eq!(promise.keep(Ok(1)).unwrap_err().unwrap(), 1);
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn in_time_it_is_the_answer() {
-        let (promise, ticket) = Promise::<u8>::new(Instant::now() + Duration::from_secs(60));
+        let (promise, ticket) = Promise::<u8>::new(&Clock::real(), Instant::now() + Duration::from_secs(600));
         assert!(promise.expiry().expire(Instant::now()).is_some());
         promise.keep(Ok(1)).unwrap();
         assert_eq!(ticket.wait().unwrap(), 1);

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use common::*;
-use kvtier::core::{Chain, Hint};
+use kvtier::Compat;
+use kvtier::core::{Chain, Hint, ManualClock};
 use kvtier::evict::PolicyKind;
 use kvtier::prelude::*;
 
@@ -72,25 +73,15 @@ fn eviction_of_mixed_sizes_is_that_of_a_naive_lru_too() {
     agrees(40 * 4096, |n| 1 + (n * 977 % 9000) as usize);
 }
 
-#[cfg(feature = "config")]
 #[test]
 fn by_lmcaches_letter_a_share_of_all_chunks_goes_once_a_second() {
-    let text =
-        r#"{"tiers": [{"type": "host", "bytes": 40960, "policy": "lru", "compat": {"watermark": 0.5, "ratio": 0.6}}]}"#;
-    let arena = arena();
-    let opened = loop {
-        let opened = kvtier::config::Config::from_json(text, "x.json").unwrap().open().unwrap();
-        let began = std::time::Instant::now();
-        (0..6).for_each(|n| assert_eq!(save(&*opened.top, &arena, n, 4096), Saved::Stored));
-        // Where the machine stood still meanwhile, a second look was due.
-        if began.elapsed() < Duration::from_millis(900) {
-            break opened;
-        }
-    };
-    let tier = &*opened.top;
+    let (arena, time) = (arena(), ManualClock::new());
+    let config = HostConfig::new(40960).with_policy(PolicyKind::Lru).with_compat(Compat::new().with(0.5, 0.6));
+    let tier = &HostTier::open(config.with_clock(time.clock())).unwrap();
+    (0..6).for_each(|n| assert_eq!(save(tier, &arena, n, 4096), Saved::Stored));
     let used = || tier.usage().used_bytes.unwrap() / 4096;
     assert_eq!(used(), 6, "it looked when the first was saved, and not again");
-    std::thread::sleep(Duration::from_millis(1100));
+    time.advance(Duration::from_millis(1000));
     assert_eq!(save(tier, &arena, 6, 4096), Saved::Stored);
     let here: Vec<u64> = (0..7).filter(|n| load(tier, &arena, *n, 4096) == hit(4096)).collect();
     assert_eq!((here, used()), (vec![4, 5, 6], 3), "six tenths of seven chunks went, the least recent");

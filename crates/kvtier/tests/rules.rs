@@ -5,10 +5,10 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use kvtier::core::Chain;
+use kvtier::core::{Chain, Clock, ManualClock};
 use kvtier::prelude::*;
 use kvtier::{Admit, Rule, StackConfig, Write};
 
@@ -20,17 +20,14 @@ struct Two {
 }
 
 fn two(top_bytes: u64, rule: Rule, config: impl Fn(StackConfig) -> StackConfig) -> Two {
-    let (top, low) = (host(top_bytes), Probe::over(host(32 << 20)));
-    let config = config(StackConfig::new("two")).with(top.clone()).with_rule(low.clone(), rule);
-    Two { top, low, stack: Stack::open(config).unwrap(), arena: arena() }
+    two_on(&Clock::real(), top_bytes, rule, config)
 }
 
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}: not so after 30 s");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+fn two_on(clock: &Clock, top_bytes: u64, rule: Rule, config: impl Fn(StackConfig) -> StackConfig) -> Two {
+    let (top, low) = (host(top_bytes), Probe::over_on(clock.clone(), host(32 << 20)));
+    let config =
+        config(StackConfig::new("two").with_clock(clock.clone())).with(top.clone()).with_rule(low.clone(), rule);
+    Two { top, low, stack: Stack::open(config).unwrap(), arena: arena() }
 }
 
 fn back() -> Rule {
@@ -160,8 +157,10 @@ fn a_chunk_comes_up_when_it_was_found_often_enough() {
 #[test]
 fn at_its_deadline_a_load_has_the_prefix_that_fast_tiers_hold() {
     let own = Rule::new().with_deadline(Duration::from_millis(50));
-    for (rule, within) in [(own, Duration::from_secs(30)), (Rule::new(), Duration::from_secs(3))] {
-        let t = two(4 << 20, rule, |c| c);
+    // By its own deadline, or a little before the stack's.
+    for (rule, ends_ms) in [(own, 50), (Rule::new(), 30_000 - 20)] {
+        let time = ManualClock::new();
+        let t = two_on(&time.clock(), 4 << 20, rule, |c| c);
         (0..3).for_each(|n| {
             save(&*t.top, &t.arena, n, LEN);
         });
@@ -169,11 +168,12 @@ fn at_its_deadline_a_load_has_the_prefix_that_fast_tiers_hold() {
             save(&*t.low.below, &t.arena, n, LEN);
         });
         t.low.open_gate(false);
-        let start = Instant::now();
         let load = |n| Load { key: key(n), into: vec![t.arena.lease(LEN).unwrap()] };
-        let ctx = Ctx::within(within).with_chain(Chain { parent: None, depth: 0 });
-        let done = t.stack.load(&ctx, (0..5).map(load).collect()).wait();
-        assert!(start.elapsed() < Duration::from_secs(25));
+        let ctx = Ctx::within_on(&time.clock(), Duration::from_secs(30));
+        let ticket = t.stack.load(&ctx.with_chain(Chain { parent: None, depth: 0 }), (0..5).map(load).collect());
+        eventually("the slow tier is asked", || t.low.loads.load(Ordering::SeqCst) > 0);
+        time.advance(Duration::from_millis(ends_ms));
+        let done = ticket.wait();
         let hits = done.iter().take_while(|done| matches!(done.result, Ok(Loaded::Hit { .. }))).count();
         assert_eq!(hits, 3);
         assert!(done[3..].iter().all(|d| d.result.as_ref().unwrap_err().kind() == ErrorKind::Timeout));
@@ -244,11 +244,13 @@ fn a_tier_that_takes_longer_than_its_own_deadline_is_a_miss_there_and_the_one_be
 fn a_promotion_ends_at_the_deadline_of_the_tier_that_it_goes_to() {
     let (top, mid, low, arena) = (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
     let own = Rule::new().with_deadline(Duration::from_millis(30));
-    let stack = Stack::open(StackConfig::new("s").with(top).with_rule(mid.clone(), own).with(low.clone())).unwrap();
+    let time = ManualClock::new();
+    let config = StackConfig::new("s").with(top).with_rule(mid.clone(), own).with(low.clone());
+    let stack = Stack::open(config.with_clock(time.clock())).unwrap();
     save(&*low, &arena, 1, LEN);
     assert_eq!(load(&stack, &arena, 1, LEN), hit(LEN));
     let (ctx, _) = mid.batches().pop().unwrap();
-    assert!(ctx.deadline < Instant::now() + Duration::from_secs(1));
+    assert_eq!(ctx.deadline, time.now() + Duration::from_millis(30));
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::*;
+use kvtier::StackConfig;
+use kvtier::core::ManualClock;
 use kvtier::prelude::*;
 
 struct Two {
@@ -224,25 +226,27 @@ fn a_lookup_says_which_tier_answers_for_which_key() {
 
 #[test]
 fn a_deadline_is_kept_while_a_tier_hangs_and_the_memory_comes_home() {
-    let t = two();
+    let (t, time) = (two(), ManualClock::new());
+    let config = StackConfig::new("two").with_clock(time.clock()).with(t.top.clone()).with(t.low.clone());
+    let stack = Stack::open(config).unwrap();
     save(&*t.low, &t.arena, 1, LEN);
     t.low.open_gate(false);
-    let (free, start) = (t.arena.stats().free, Instant::now());
+    let free = t.arena.stats().free;
     let op = Load { key: key(1), into: vec![t.arena.lease(LEN).unwrap()] };
-    let done = t.stack.load(&Ctx::within(Duration::from_millis(50)), vec![op]).wait().remove(0);
-    assert!(start.elapsed() < Duration::from_secs(25));
+    let ticket = stack.load(&Ctx::within_on(&time.clock(), Duration::from_secs(600)), vec![op]);
+    time.advance(Duration::from_millis(599_999));
+    assert!(!ticket.is_done());
+    time.advance(Duration::from_millis(1));
+    assert!(ticket.is_done());
+    let done = ticket.wait().remove(0);
     assert_eq!(done.result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
     let has_begun = t.low.loads.load(Ordering::SeqCst) > 0;
     assert!(done.op.into.is_empty() || !has_begun, "the tier that hangs has it");
     drop(done);
     t.low.open_gate(true);
-    t.stack.close().wait().unwrap();
+    stack.close().wait().unwrap();
     // The tier lets go of the memory when it wakes up, which nobody waits for.
-    let end = Instant::now() + Duration::from_secs(30);
-    while t.arena.stats().free != free && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert_eq!(t.arena.stats().free, free);
+    eventually("all memory is home", || t.arena.stats().free == free);
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn a_save_that_is_given_up_in_the_middle_leaves_index_and_bucket_of_one_mind() {
     let ctx = Ctx::within(Duration::from_secs(1));
     let save = world.suite.tier.save(&ctx, vec![world.suite.save_op(&key, LEN)]).wait().pop().unwrap();
     assert_eq!(save.result.unwrap_err().kind(), ErrorKind::Timeout);
-    within(Duration::from_secs(20), "it was carried out", || world.server.object(&world.name(&key)).is_some());
+    within(Duration::from_secs(180), "it was carried out", || world.server.object(&world.name(&key)).is_some());
     world.suite.eventually("it is known to be there", || world.lookup(&key).is_hit());
     world.suite.eventually("what lies there is counted", || world.used() == world.in_bucket());
     assert_ne!(world.save(&key, LEN), Saved::Shed(kvtier_core::ShedReason::Full));

@@ -77,8 +77,8 @@ fn a_large_bucket_is_listed_by_prefix_on_s3_and_on_s3_express() {
         let client = support::config_of(endpoint(&server, bucket));
         let config = TierConfig::new(client).with_capacity(64 << 20).with_prefix(PREFIX);
         let tier = kvtier_s3::tier::S3Tier::open(config).unwrap();
-        within(Duration::from_secs(60), "the bucket is listed", || tier.usage().chunks == 3000);
-        within(Duration::from_secs(30), "to the end", || tier.status().counter("sweeps") == 1);
+        within(Duration::from_secs(180), "the bucket is listed", || tier.usage().chunks == 3000);
+        within(Duration::from_secs(180), "to the end", || tier.status().counter("sweeps") == 1);
         assert_eq!(tier.usage().used_bytes, Some(30_000));
         let by_prefix = server.seen().iter().filter(|seen| seen.target.contains("prefix=kv%2Fab%2F")).count();
         assert_eq!(by_prefix, 1, "on {bucket}");
@@ -102,7 +102,7 @@ fn a_start_serves_from_the_snapshot_while_the_bucket_is_listed_and_keeps_the_ord
     let client = support::config_of(endpoint(&server, "bucket"));
     let config = cap(TierConfig::new(client).with_prefix(PREFIX));
     let tier = kvtier_s3::tier::S3Tier::open(config).unwrap();
-    within(Duration::from_secs(30), "the snapshot is in", || tier.status().counter("restored") == 90);
+    within(Duration::from_secs(180), "the snapshot is in", || tier.status().counter("restored") == 90);
     assert_eq!(tier.usage().used_bytes, Some(90 * LEN as u64));
     assert!(tier.status().reasons.iter().any(|reason| reason.contains("still being listed")));
     drop(tier);
@@ -201,7 +201,7 @@ fn a_node_writes_its_journal_at_most_once_an_interval_and_the_evictor_clears_up(
     let puts = written();
     assert!((1..=intervals as usize).contains(&puts), "{puts} in {intervals} intervals");
     // What is in a snapshot is deleted after a while.
-    within(Duration::from_secs(30), "old journals are deleted", || {
+    within(Duration::from_secs(180), "old journals are deleted", || {
         world.load(&keys[0], LEN);
         let there = world.server.keys("kv/.kvtier/journal/");
         world.count("snapshots") > 2 && !there.is_empty() && !there.iter().any(|name| name.ends_with("00000001"))
@@ -223,12 +223,12 @@ fn a_second_node_follows_and_both_know_what_the_other_does() {
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
     for n in 0..100 {
         // A node that does not evict is not stopped by what it has not heard yet, as long as there is room.
-        within(Duration::from_secs(30), "a save finds room", || {
+        within(Duration::from_secs(180), "a save finds room", || {
             second.save(&second.suite.key(n), LEN) == Saved::Stored
         });
     }
-    within(Duration::from_secs(30), "the cap holds", || first.in_bucket() <= 49 * LEN as u64);
-    within(Duration::from_secs(30), "the second knows what was evicted", || second.used() == second.in_bucket());
+    within(Duration::from_secs(180), "the cap holds", || first.in_bucket() <= 49 * LEN as u64);
+    within(Duration::from_secs(180), "the second knows what was evicted", || second.used() == second.in_bucket());
     assert!(first.count("evicted") > 40 && second.count("evicted") == 0);
 }
 
@@ -241,12 +241,12 @@ fn large_chunks_find_room(key: impl Fn(u64) -> Key, change: impl Fn(TierConfig) 
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
     (0..98).for_each(|n| assert_eq!(second.save(&key(n), LEN), Saved::Stored));
     for n in 100..103 {
-        within(Duration::from_secs(60), "a large chunk finds room", || {
+        within(Duration::from_secs(180), "a large chunk finds room", || {
             second.save(&key(n), 10 * LEN) != Saved::Shed(ShedReason::Full)
         });
         assert!(second.used() <= all + 10 * LEN as u64, "one at a time");
     }
-    within(Duration::from_secs(60), "the first makes room", || first.in_bucket() <= all - all / 50);
+    within(Duration::from_secs(180), "the first makes room", || first.in_bucket() <= all - all / 50);
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn who_evicts_is_asked_again_when_the_first_answer_failed() {
     server.script(denied.method("GET").containing("/lease/").times(2));
     let (first, second) = leader_and_follower(&server, Duration::from_millis(200));
     assert_eq!(first.save(&first.suite.key(1), LEN), Saved::Stored);
-    within(Duration::from_secs(60), "the second hears of a save", || second.used() == LEN as u64);
+    within(Duration::from_secs(180), "the second hears of a save", || second.used() == LEN as u64);
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn journals_that_were_read_before_one_that_cannot_be_are_not_lost() {
         assert_eq!(first.save(&first.suite.key(n), LEN), Saved::Stored);
         std::thread::sleep(Duration::from_millis(300));
     }
-    within(Duration::from_secs(30), "the second hears of the first of them", || second.used() >= 2 * LEN as u64);
+    within(Duration::from_secs(180), "the second hears of the first of them", || second.used() >= 2 * LEN as u64);
 }
 
 /// A node that learns from the journals alone, which are written every so often.
@@ -326,9 +326,9 @@ fn a_node_that_never_evicts_hears_of_what_others_do() {
     let (first, second) = (node(Evictor::Single), node(Evictor::Never));
     let keys: Vec<Key> = (0..5).map(|n| first.suite.key(n)).collect();
     keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
-    within(Duration::from_secs(30), "it hears of saves", || second.used() == 5 * LEN as u64);
+    within(Duration::from_secs(180), "it hears of saves", || second.used() == 5 * LEN as u64);
     assert_eq!(first.suite.remove(&Arc::from(keys[..2].to_vec())).removed, 2);
-    within(Duration::from_secs(30), "it hears of deletes", || second.used() == 3 * LEN as u64);
+    within(Duration::from_secs(180), "it hears of deletes", || second.used() == 3 * LEN as u64);
 }
 
 #[test]
@@ -340,14 +340,14 @@ fn what_one_node_deleted_and_another_saved_again_at_once_is_counted_by_both() {
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
     let key = second.suite.key(1);
     assert_eq!(second.save(&key, LEN), Saved::Stored);
-    within(Duration::from_secs(30), "the first hears of it", || first.used() == LEN as u64);
+    within(Duration::from_secs(180), "the first hears of it", || first.used() == LEN as u64);
     let heard = || (first.count("merged"), second.count("merged"));
     let before = heard();
     assert_eq!(first.suite.remove(&Arc::from([key.clone()])).removed, 1);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(second.save(&key, LEN), Saved::Stored);
-    within(Duration::from_secs(30), "each hears of the other", || heard().0 > before.0 && heard().1 > before.1);
-    within(Duration::from_secs(30), "both count it", || [first.used(), second.used()] == [LEN as u64; 2]);
+    within(Duration::from_secs(180), "each hears of the other", || heard().0 > before.0 && heard().1 > before.1);
+    within(Duration::from_secs(180), "both count it", || [first.used(), second.used()] == [LEN as u64; 2]);
     assert_eq!(first.in_bucket(), LEN as u64);
 }
 
@@ -365,10 +365,10 @@ fn what_a_journal_leaves_open_is_asked_of_the_bucket() {
     let mut bytes = Vec::new();
     journal::encode(now_ms, &gone, &mut bytes);
     server.put_object("kv/.kvtier/journal/other.1.2.0.00000000/00000001", bytes);
-    within(Duration::from_secs(30), "it is read", || world.count("merged") == 2);
-    within(Duration::from_secs(30), "the bucket is asked", || world.count("heads") >= 2);
+    within(Duration::from_secs(180), "it is read", || world.count("merged") == 2);
+    within(Duration::from_secs(180), "the bucket is asked", || world.count("heads") >= 2);
     // It is counted a moment after it went.
-    within(Duration::from_secs(30), "one of them is gone", || {
+    within(Duration::from_secs(180), "one of them is gone", || {
         (world.used(), world.count("vanished")) == (2 * LEN as u64, 1)
     });
     assert_eq!(world.in_bucket(), 2 * LEN as u64);
@@ -385,7 +385,7 @@ fn one_odd_answer_to_a_claim_is_not_the_last_word() {
         config
     });
     world.suite.eventually("it is said", || says(&world, "set evictor to single"));
-    within(Duration::from_secs(60), "it evicts all the same", || says(&world, "this node evicts"));
+    within(Duration::from_secs(180), "it evicts all the same", || says(&world, "this node evicts"));
     assert!(!says(&world, "set evictor to single"));
 }
 
@@ -446,9 +446,9 @@ fn all_is_in_the_snapshot(evictor: &World, key: &Key) {
         reasons.iter().find_map(|reason| reason.strip_prefix("this node evicts: ").map(str::to_owned))
     };
     // Where this machine stood still for long, it has to win the lease anew.
-    within(Duration::from_secs(60), "it evicts", || node().is_some());
+    within(Duration::from_secs(180), "it evicts", || node().is_some());
     let node = node().unwrap();
-    within(Duration::from_secs(60), "journals are merged and deleted", || {
+    within(Duration::from_secs(180), "journals are merged and deleted", || {
         // A snapshot is written when there is news.
         evictor.load(key, LEN);
         evictor.server.keys("kv/.kvtier/journal/").iter().all(|name| name.contains(&node))
@@ -456,7 +456,7 @@ fn all_is_in_the_snapshot(evictor: &World, key: &Key) {
 }
 
 fn save_in_time(world: &World, n: u64) {
-    within(Duration::from_secs(30), "a save finds room", || world.save(&world.suite.key(n), LEN) == Saved::Stored);
+    within(Duration::from_secs(180), "a save finds room", || world.save(&world.suite.key(n), LEN) == Saved::Stored);
 }
 
 #[test]
@@ -473,7 +473,7 @@ fn a_save_that_waits_for_room_wakes_when_another_node_made_some() {
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
     let keys: Vec<Key> = (0..22).map(|n| second.suite.key(n)).collect();
     keys[..21].iter().for_each(|key| assert_eq!(second.save(key, LEN), Saved::Stored));
-    within(Duration::from_secs(30), "the first knows them", || first.used() == 21 * LEN as u64);
+    within(Duration::from_secs(180), "the first knows them", || first.used() == 21 * LEN as u64);
     // So long after that the journal alone tells.
     std::thread::sleep(Duration::from_secs(7));
     let saved = std::thread::scope(|scope| {
@@ -493,10 +493,10 @@ fn who_takes_over_knows_what_third_nodes_used() {
     keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
     let (second, third) = (node_of_three(&server, Evictor::Lease, term), node_of_three(&server, Evictor::Never, term));
     keys[..10].iter().for_each(|key| assert_eq!(third.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
-    within(Duration::from_secs(30), "the third says so", || third.count("journaled") >= 10);
+    within(Duration::from_secs(180), "the third says so", || third.count("journaled") >= 10);
     all_is_in_the_snapshot(&first, &keys[80]);
     close(first);
-    within(Duration::from_secs(60), "the second evicts", || says(&second, "this node evicts"));
+    within(Duration::from_secs(180), "the second evicts", || says(&second, "this node evicts"));
     (100..130).for_each(|n| save_in_time(&second, n));
     second.suite.eventually("below the high mark", || second.used() <= 98 * LEN as u64);
     let is_there = |key: &&Key| server.object(&second.name(key)).is_some();
@@ -523,7 +523,7 @@ fn who_takes_over_knows_whose_the_chunks_of_third_nodes_are() {
     second.suite.eventually("the second has listed the bucket", || second.tier.usage().chunks == 5);
     assert_eq!(tenants(&second), []);
     close(first);
-    within(Duration::from_secs(30), "the second knows whose they are", || {
+    within(Duration::from_secs(180), "the second knows whose they are", || {
         says(&second, "this node evicts") && tenants(&second) == [("alice".to_owned(), 5 * LEN as u64)]
     });
 }
@@ -538,9 +538,9 @@ fn a_journal_that_can_never_be_read_keeps_nobody_from_listing_and_snapshots() {
         Rule::next(Fault::Error(500, "InternalError")).method("GET").containing("/.kvtier/journal/").times(u32::MAX),
     );
     let late = node_of_three(&server, Evictor::Lease, Duration::from_secs(5));
-    within(Duration::from_secs(60), "it lists", || late.tier.usage().chunks == 3);
+    within(Duration::from_secs(180), "it lists", || late.tier.usage().chunks == 3);
     assert_eq!(late.save(&late.suite.key(10), LEN), Saved::Stored);
-    within(Duration::from_secs(60), "and writes snapshots", || late.count("snapshots") > 0);
+    within(Duration::from_secs(180), "and writes snapshots", || late.count("snapshots") > 0);
 }
 
 #[test]
@@ -569,15 +569,15 @@ fn a_take_over_brings_back_nothing_that_went_and_counts_all_that_came() {
     keys[..20].iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
     let (second, third) = (node_of_three(&server, Evictor::Lease, term), node_of_three(&server, Evictor::Never, term));
     keys[20..30].iter().for_each(|key| assert_eq!(third.save(key, LEN), Saved::Stored));
-    within(Duration::from_secs(30), "the third says so", || third.count("journaled") >= 10);
+    within(Duration::from_secs(180), "the third says so", || third.count("journaled") >= 10);
     all_is_in_the_snapshot(&first, &keys[1]);
     assert_eq!(second.used(), 20 * LEN as u64, "it reads the journal of the evictor alone");
     close(first);
     // While nobody evicts.
     assert_eq!(second.suite.remove(&Arc::from([keys[3].clone()])).removed, 1);
     assert_eq!(second.save(&keys[30], LEN), Saved::Stored);
-    within(Duration::from_secs(60), "the second evicts", || says(&second, "this node evicts"));
-    within(Duration::from_secs(30), "it knows all, and no more", || second.used() == 30 * LEN as u64);
+    within(Duration::from_secs(180), "the second evicts", || says(&second, "this node evicts"));
+    within(Duration::from_secs(180), "it knows all, and no more", || second.used() == 30 * LEN as u64);
     assert_eq!(second.in_bucket(), 30 * LEN as u64);
     assert_eq!(second.lookup(&keys[3]), Presence::Miss);
 }
@@ -600,9 +600,9 @@ fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
     for n in 0..batch + 3 {
         first.write(&first.name(&first.suite.key(1000 + n)), &[1; LEN], None);
     }
-    within(Duration::from_secs(30), "the cap holds", || first.in_bucket() <= 98 * LEN as u64);
+    within(Duration::from_secs(180), "the cap holds", || first.in_bucket() <= 98 * LEN as u64);
     let agreed = || [first.used(), second.used()] == [first.in_bucket(); 2];
-    within(Duration::from_secs(30), "all agree", agreed);
+    within(Duration::from_secs(180), "all agree", agreed);
     let left = first.in_bucket() / LEN as u64;
     assert!((98 - batch..=98).contains(&left), "{left} are left");
 }
@@ -643,7 +643,7 @@ fn unfinished_uploads_of_ours_are_given_up_after_an_hour_and_others_are_left_alo
         server.begin_upload("elsewhere/x", 90_000);
         let client = support::config_of(endpoint(&server, bucket));
         let tier = kvtier_s3::tier::S3Tier::open(TierConfig::new(client).with_prefix(PREFIX)).unwrap();
-        within(Duration::from_secs(30), "the old one is given up", || tier.status().counter("uploads_aborted") == 1);
+        within(Duration::from_secs(180), "the old one is given up", || tier.status().counter("uploads_aborted") == 1);
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(server.uploads(), 3);
     }
@@ -684,14 +684,14 @@ fn what_a_neighbour_saved_is_asked_for_before_it_counts_as_seen() {
         config
     };
     let world = World::over(Arc::clone(&server), slow);
-    within(Duration::from_secs(30), "it evicts", || says(&world, "this node evicts"));
+    within(Duration::from_secs(180), "it evicts", || says(&world, "this node evicts"));
     // Its slot is another's before.
     assert_eq!(world.save(&world.suite.key(1), LEN), Saved::Stored);
     world.suite.remove(&Arc::from([world.suite.key(1)]));
     let other = World::over(Arc::clone(&server), slow);
     let key = other.suite.key(2);
     assert_eq!(other.save(&key, LEN), Saved::Stored);
-    within(Duration::from_secs(30), "its journal is merged", || world.tier.usage().chunks == 1);
+    within(Duration::from_secs(180), "its journal is merged", || world.tier.usage().chunks == 1);
     server.remove_object(&other.name(&key));
     assert_eq!(world.lookup(&key), Presence::Miss, "heard of, never seen");
 }

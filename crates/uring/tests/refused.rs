@@ -52,10 +52,10 @@ fn round_trip(engine: &Engine, arena: &Arena) {
     let job = Job::write(Arc::clone(&file)).with_part(Part::Write { at: 0, from: lease.freeze(), len: 5 });
     let tell = send.clone();
     engine.submit(job, move |finished| tell.send(finished).unwrap()).unwrap();
-    assert_eq!(answers.recv_timeout(Duration::from_secs(20)).unwrap().result.unwrap(), 5);
+    assert_eq!(answers.recv_timeout(Duration::from_secs(600)).unwrap().result.unwrap(), 5);
     let job = Job::read(file).with_part(Part::Read { at: 0, into: arena.lease(5).unwrap(), len: 5 });
     engine.submit(job, move |finished| send.send(finished).unwrap()).unwrap();
-    let read = answers.recv_timeout(Duration::from_secs(20)).unwrap();
+    let read = answers.recv_timeout(Duration::from_secs(600)).unwrap();
     let Part::Read { into, .. } = &read.job.parts[0] else { panic!("a read came back as a write") };
     assert_eq!(into.as_host(), Some(&b"bytes"[..]));
 }

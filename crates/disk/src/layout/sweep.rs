@@ -7,7 +7,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvtier_index::{Chunk, Cursor, Tag};
 use kvtier_key::{Digest, Key};
@@ -68,10 +68,9 @@ fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, every: Duration, mut lis
             shared.fit_under_the_cap();
         }
         let mut call = bell.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = Instant::now() + every;
-        while !call.stop && !std::mem::take(&mut call.now) && Instant::now() < due {
-            let left = due.saturating_duration_since(Instant::now());
-            call = rung.wait_timeout(call, left).unwrap_or_else(PoisonError::into_inner).0;
+        let due = shared.clock.now() + every;
+        while !call.stop && !std::mem::take(&mut call.now) && shared.clock.now() < due {
+            call = shared.clock.wait_until(rung, call, due);
         }
         if call.stop {
             return;

@@ -46,7 +46,7 @@ pub fn as_left_by_the_dead(dir: &Path) -> tempfile::TempDir {
 
 /// The same, once what is looked at of it `is_right`: what the living process has in mind lies there a moment later.
 pub fn as_left_by_the_dead_at_last(dir: &Path, is_right: impl Fn(&Path) -> bool) -> tempfile::TempDir {
-    let late = Instant::now() + Duration::from_secs(30);
+    let late = Instant::now() + Duration::from_secs(600);
     loop {
         let copy = as_left_by_the_dead(dir);
         if is_right(as_left_by_the_dead(copy.path()).path()) {

@@ -68,12 +68,12 @@ impl Bench {
     }
 
     pub fn save(&self, key: &Key, chunk: Lease) -> Done<Save, Saved> {
-        self.save_within(Duration::from_secs(30), key, chunk)
+        self.save_within(Duration::from_secs(600), key, chunk)
     }
 
     pub fn load_into(&self, key: &Key, into: Vec<Lease>) -> Done<Load, Loaded> {
         let load = Load { key: key.clone(), into };
-        self.tier.load(&Ctx::within(Duration::from_secs(30)), vec![load]).wait().pop().unwrap()
+        self.tier.load(&Ctx::within(Duration::from_secs(600)), vec![load]).wait().pop().unwrap()
     }
 
     pub fn load(&self, key: &Key, len: usize) -> Done<Load, Loaded> {

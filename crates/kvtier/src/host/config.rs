@@ -1,3 +1,4 @@
+use kvtier_core::Clock;
 use kvtier_evict::PolicyKind;
 use kvtier_index::{Compat, Quotas};
 
@@ -18,6 +19,8 @@ pub struct HostConfig {
     pub quotas: Quotas,
     /// Eviction to the letter as LMCache does it, on top.
     pub compat: Option<Compat>,
+    /// The clock that deadlines, holds and hints go by.
+    pub clock: Clock,
 }
 
 impl HostConfig {
@@ -30,6 +33,7 @@ impl HostConfig {
             policy: PolicyKind::Default,
             quotas: Quotas::new(),
             compat: None,
+            clock: Clock::real(),
         }
     }
 
@@ -42,6 +46,12 @@ impl HostConfig {
     /// The same with another order in which chunks go.
     pub fn with_policy(mut self, policy: PolicyKind) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// The same on another clock, for tests.
+    pub fn with_clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
         self
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use kvtier_core::{
-    Caps, Ctx, Digest, Done, Error, ErrorKind, Hint, Hold, HoldId, Key, Listeners, Load, Loaded, LookedUp, Mode,
+    Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, Hint, Hold, HoldId, Key, Listeners, Load, Loaded, LookedUp, Mode,
     Presence, Removed, Save, Saved, ShedReason, Spill, Ticket, Tier, View,
 };
 use kvtier_index::{ChainPlace, Index, IndexConfig};
@@ -34,6 +34,7 @@ pub struct HostTier {
     arena: Arena,
     chunks: Mutex<Chunks>,
     closed: AtomicBool,
+    clock: Clock,
     began: Instant,
     listeners: Arc<Listeners>,
     spill: OnceLock<Arc<dyn Spill>>,
@@ -70,7 +71,8 @@ impl HostTier {
             arena,
             chunks: Mutex::new(chunks),
             closed: AtomicBool::new(false),
-            began: Instant::now(),
+            began: config.clock.now(),
+            clock: config.clock,
             listeners,
             spill: OnceLock::new(),
             counters: HostCounters::default(),
@@ -92,7 +94,7 @@ impl HostTier {
     }
 
     fn now_ms(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
+        self.clock.elapsed(self.began).as_millis() as u64
     }
 
     fn error(&self, kind: ErrorKind, what: &'static str) -> Error {
@@ -104,7 +106,7 @@ impl HostTier {
         if self.is_closed() {
             return Err(self.error(ErrorKind::Closed, "the tier is closed"));
         }
-        if Instant::now() >= ctx.deadline {
+        if self.clock.now() >= ctx.deadline {
             return Err(self.error(ErrorKind::Timeout, "the deadline passed"));
         }
         Ok(())

@@ -1,6 +1,5 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use kvtier_core::{Bitmap, Ctx, Error, ErrorKind, Hold, Key, LookedUp, Mode, Presence, Removed};
 
@@ -108,7 +107,7 @@ impl Inner {
                 Ok(flight) => return Ok(flight),
                 Err(landed) => drop(landed.await),
             }
-            if Instant::now() >= ctx.deadline {
+            if self.time.now() >= ctx.deadline {
                 let what = "it was loaded all the time until the deadline";
                 return Err(Error::new(ErrorKind::Timeout, what).with_op("remove").with_key(*key.digest()));
             }

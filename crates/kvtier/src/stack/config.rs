@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::{Error, ErrorKind, Tier};
+use kvtier_core::{Clock, Error, ErrorKind, Tier};
 
 use super::plan::{LEVELS_MAX, Rule, Write};
 
@@ -20,13 +20,22 @@ pub struct StackConfig {
     /// How many bytes of KV cache the engine computes in a second (its prefill rate in tokens, times the bytes of a token). Given, a demand
     /// load that would take longer than computing is a miss.
     pub computed_bytes_per_s: Option<f64>,
+    /// The clock that deadlines and holds go by.
+    pub clock: Clock,
 }
 
 impl StackConfig {
     /// A stack without tiers yet, of at most 256 MiB dirty bytes.
     pub fn new(name: &str) -> Self {
         let (dirty_bytes_max, behind_max) = (256 << 20, Duration::from_secs(10));
-        StackConfig { name: name.into(), levels: Vec::new(), dirty_bytes_max, behind_max, computed_bytes_per_s: None }
+        StackConfig {
+            name: name.into(),
+            levels: Vec::new(),
+            dirty_bytes_max,
+            behind_max,
+            computed_bytes_per_s: None,
+            clock: Clock::real(),
+        }
     }
 
     /// Adds a tier below what is there: written through, and offered every chunk that is found below it.
@@ -55,6 +64,12 @@ impl StackConfig {
     /// Sets how many bytes of KV cache the engine computes in a second.
     pub fn with_computed_bytes_per_s(mut self, bytes: f64) -> Self {
         self.computed_bytes_per_s = Some(bytes);
+        self
+    }
+
+    /// Sets the clock that deadlines and holds go by, for tests. Those of the tiers are their own.
+    pub fn with_clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
         self
     }
 

@@ -89,12 +89,12 @@ impl Batch<'_> {
                 open.iter_mut().for_each(|f| f.verdict.hear(Ok(Loaded::Miss(MissReason::Slow))));
                 continue;
             }
-            let (ctx, began) = (self.ctx_for(at, &open), Instant::now());
-            let end = a_little_before(self.ctx.deadline);
+            let (ctx, began) = (self.ctx_for(at, &open), stack.time.now());
+            let end = stack.a_little_before(self.ctx.deadline);
             let (ops, rest): (Vec<_>, Vec<_>) =
                 open.into_iter().map(|f| (f.op, (f.at, f.slot, f.verdict, f.flight))).unzip();
             let answers = stack.tiers[at].load_waiting(&ctx, ops).await;
-            stack.heard(at, &answers, began.elapsed());
+            stack.heard(at, &answers, stack.time.elapsed(began));
             let (mut hits, mut next) = (Vec::new(), Vec::new());
             for (Done { op, result }, (place, slot, mut verdict, flight)) in answers.into_iter().zip(rest) {
                 add(&stack.counters.tier_errors, u64::from(result.is_err()));
@@ -103,7 +103,7 @@ impl Batch<'_> {
                     // Its memory is still with that tier: nothing is left to offer to the next.
                     Err(e) if op.into.is_empty() => slot.finish(op, Err(e)),
                     // What only this tier had no time for, others may have.
-                    Err(e) if e.kind() == ErrorKind::Timeout && Instant::now() < end => {
+                    Err(e) if e.kind() == ErrorKind::Timeout && stack.time.now() < end => {
                         verdict.hear_own(e);
                         next.push(Falling { at: place, op, slot, verdict, flight });
                     }
@@ -255,18 +255,18 @@ impl Inner {
     /// The deadline that a tier is given: its own if it has one, and a little before the stack's.
     pub fn ctx_for(&self, at: usize, ctx: &Ctx) -> Ctx {
         let mut ctx = ctx.clone();
-        ctx.deadline = a_little_before(ctx.deadline);
-        if let Some(own) = self.rules[at].deadline.and_then(|own| Instant::now().checked_add(own)) {
+        ctx.deadline = self.a_little_before(ctx.deadline);
+        if let Some(own) = self.rules[at].deadline.and_then(|own| self.time.now().checked_add(own)) {
             ctx.deadline = ctx.deadline.min(own);
         }
         ctx
     }
-}
 
-/// When a tier is to have answered so that the stack can answer in time.
-fn a_little_before(deadline: Instant) -> Instant {
-    let left = deadline.saturating_duration_since(Instant::now());
-    deadline - (left / 16).min(MARGIN_MAX)
+    /// When a tier is to have answered so that the stack can answer in time.
+    fn a_little_before(&self, deadline: Instant) -> Instant {
+        let left = deadline.saturating_duration_since(self.time.now());
+        deadline - (left / 16).min(MARGIN_MAX)
+    }
 }
 
 /// How much earlier than the stack a tier below it answers, at most.

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Batch, Caps, Ctx, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, Load, Loaded, LookedUp,
-    Mode, Op, Pass, Removed, Save, Saved, ShedReason, Slot, Ticket, Tier, Timekeeper, ticket,
+    Batch, Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, Load, Loaded,
+    LookedUp, Mode, Op, Pass, Removed, Save, Saved, ShedReason, Slot, Ticket, Tier, Timekeeper, ticket,
 };
 
 use crate::metrics::StackCounters;
@@ -74,6 +74,7 @@ struct Inner {
     spawner: Spawner,
     flights: Flights,
     holds: Holds,
+    time: Clock,
     counters: StackCounters,
 }
 
@@ -86,7 +87,7 @@ impl Stack {
     /// A stack by these rules.
     pub fn open(config: StackConfig) -> Result<Self, Error> {
         config.check()?;
-        let StackConfig { name, levels, dirty_bytes_max, behind_max, computed_bytes_per_s } = config;
+        let StackConfig { name, levels, dirty_bytes_max, behind_max, computed_bytes_per_s, clock } = config;
         let (tiers, rules): (Vec<Arc<dyn Tier>>, Vec<Rule>) = levels.into_iter().unzip();
         let name = name.as_str();
         let thread = |e| Error::new(ErrorKind::Io, "cannot start a thread for the stack").with_source(e);
@@ -106,7 +107,8 @@ impl Stack {
             seen: Seen::default(),
             spawner: exec.spawner().clone(),
             flights: Flights::default(),
-            holds: Holds::default(),
+            holds: Holds::new(clock.clone()),
+            time: clock.clone(),
             counters: StackCounters::default(),
         });
         inner.take_what_is_spilled()?;
@@ -115,7 +117,7 @@ impl Stack {
             inner,
             gate: Gate::new(GateLimits::new(OPS_MAX, BYTES_MAX)),
             exec,
-            clock: Timekeeper::start(name).map_err(thread)?,
+            clock: Timekeeper::start_on(clock, name).map_err(thread)?,
         })
     }
 
@@ -127,7 +129,7 @@ impl Stack {
     /// Resolves when nothing waits any more to be written to lower tiers, or with `Timeout` at the deadline. What is saved meanwhile is waited
     /// for too.
     pub fn flush(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        let (promise, ticket) = Promise::new(ctx.deadline);
+        let (promise, ticket) = Promise::new(self.clock.clock(), ctx.deadline);
         self.ask("flush", promise, |inner, promise| async move {
             inner.flush().await;
             drop(promise.keep(Ok(())));
@@ -199,7 +201,7 @@ impl Inner {
 
     /// Counts what a batch waited for the stack's thread.
     fn waited(&self, since: Instant) {
-        add(&self.counters.queue_us, since.elapsed().as_micros() as u64);
+        add(&self.counters.queue_us, self.time.elapsed(since).as_micros() as u64);
     }
 
     /// Connects each tier that gets what the one above it gives up to that one.
@@ -234,7 +236,7 @@ impl Tier for Stack {
     }
 
     fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
-        let (promise, ticket) = Promise::new(ctx.deadline);
+        let (promise, ticket) = Promise::new(self.clock.clock(), ctx.deadline);
         let ctx = ctx.clone();
         self.ask("lookup", promise, move |inner, promise| async move {
             let found = inner.lookup(&ctx, &keys, mode, hold).await;
@@ -247,11 +249,11 @@ impl Tier for Stack {
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
-        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        let (batch, slots, ticket) = Batch::new_on(self.clock.clock(), ctx.deadline, keys_of(&ops));
         self.clock.at(ctx.deadline, &batch.expiry());
         let asked = self.admit(ops, slots, || Loaded::Throttled);
         let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
-        let since = Instant::now();
+        let since = self.clock.clock().now();
         self.exec.spawn(async move {
             inner.waited(since);
             load::load(&inner, &ctx, asked).await;
@@ -260,11 +262,11 @@ impl Tier for Stack {
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
-        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        let (batch, slots, ticket) = Batch::new_on(self.clock.clock(), ctx.deadline, keys_of(&ops));
         self.clock.at(ctx.deadline, &batch.expiry());
         let asked = self.admit(ops, slots, || Saved::Shed(ShedReason::Throttled));
         let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
-        let since = Instant::now();
+        let since = self.clock.clock().now();
         self.exec.spawn(async move {
             inner.waited(since);
             save::save(&inner, &ctx, asked).await;
@@ -273,7 +275,7 @@ impl Tier for Stack {
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
-        let (promise, ticket) = Promise::new(ctx.deadline);
+        let (promise, ticket) = Promise::new(self.clock.clock(), ctx.deadline);
         let ctx = ctx.clone();
         self.ask("remove", promise, move |inner, promise| async move {
             let removed = inner.remove(&ctx, &keys).await;

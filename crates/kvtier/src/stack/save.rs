@@ -155,7 +155,7 @@ async fn write_behind(stack: Arc<Inner>, batch: Batch, chunks: Vec<Behind>) {
         let (places, saves): (Vec<usize>, Vec<Save>) = here.map(copy).unzip();
         // A tier that hangs takes its own time, not that of the next.
         let mut ctx = batch.part(&places).with_class(Class::Write);
-        ctx.deadline = Ctx::within(stack.behind_max).deadline;
+        ctx.deadline = Ctx::within_on(&stack.time, stack.behind_max).deadline;
         for done in stack.tiers[at].save_waiting(&ctx, saves).await {
             match done.result {
                 Ok(Saved::Stored | Saved::Present) => add(&stack.counters.written_behind, 1),

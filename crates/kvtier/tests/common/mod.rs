@@ -3,17 +3,29 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvtier::core::{
-    Batch, Caps, Cursor, Error, KeyPage, Listener, LookedUp, Removed, Status, Timekeeper, Usage, ticket,
+    Batch, Caps, Clock, Cursor, Error, KeyPage, Listener, LookedUp, Removed, Status, Timekeeper, Usage, ticket,
 };
 use kvtier::prelude::*;
 
 pub const LEN: usize = 100_000;
 
+/// More time than any machine needs: no promise about time is tested by it.
+pub const LONG: Duration = Duration::from_secs(600);
+
 pub fn ctx() -> Ctx {
-    Ctx::within(Duration::from_secs(30))
+    Ctx::within(LONG)
+}
+
+/// Waits for what is to happen by itself.
+pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LONG, "{what}: not so after {LONG:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 pub fn key(n: u64) -> Key {
@@ -99,10 +111,15 @@ pub struct Probe {
 
 impl Probe {
     pub fn over(below: Arc<HostTier>) -> Arc<Self> {
+        Probe::over_on(Clock::real(), below)
+    }
+
+    /// The same on this clock.
+    pub fn over_on(clock: Clock, below: Arc<HostTier>) -> Arc<Self> {
         let switch = || Arc::new((Mutex::new(true), Condvar::new()));
         let (loads, broken, late, delay_ms) =
             (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false), Arc::default());
-        let clock = Timekeeper::start("probe").unwrap();
+        let clock = Timekeeper::start_on(clock, "probe").unwrap();
         let (gate, saves, answers, batches) = (switch(), switch(), switch(), Mutex::default());
         Arc::new(Probe { below, loads, broken, late, gate, saves, answers, batches, delay_ms, clock })
     }
@@ -177,7 +194,7 @@ impl Tier for Probe {
             return Ticket::now(ops.into_iter().map(|op| Done { op, result: self.check().map(|()| ABSENT) }).collect());
         }
         let keys = ops.iter().map(|op| op.key.clone()).collect();
-        let (batch, slots, ticket) = Batch::<Load, Loaded>::new(ctx.deadline, keys);
+        let (batch, slots, ticket) = Batch::<Load, Loaded>::new_on(self.clock.clock(), ctx.deadline, keys);
         self.clock.at(ctx.deadline, &batch.expiry());
         let (below, gate, delay) = (Arc::clone(&self.below), Arc::clone(&self.gate), Arc::clone(&self.delay_ms));
         let (ctx, answers) = (ctx.clone(), Arc::clone(&self.answers));
