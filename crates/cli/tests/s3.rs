@@ -47,7 +47,7 @@ fn bench_prints_the_cells_that_were_asked_for_and_cleans_up() {
         assert_eq!(cell["cpu_s_per_gb"].is_number(), cell["op"] != "head", "heads move no bytes");
     }
     // Two for each in flight warm up; of puts no more than there are objects.
-    let requests = 2 * (153 + 10) + 2 * (2 * 1 + 2 * 4);
+    let requests = 2 * (153 + 10) + 2 * (2 + 2 * 4);
     for method in ["PUT", "GET", "HEAD"] {
         assert_eq!(seen(&server, method), requests, "{method}");
     }

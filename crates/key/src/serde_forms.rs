@@ -44,7 +44,7 @@ fn to_hex(bytes: &[u8]) -> String {
 fn chunk_hash(text: &str) -> Option<ChunkHash> {
     let digits: Vec<u8> = text.chars().map(|digit| Some(digit.to_digit(16)? as u8)).collect::<Option<_>>()?;
     let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-    (digits.len() % 2 == 0).then(|| ChunkHash::new(&bytes))
+    digits.len().is_multiple_of(2).then(|| ChunkHash::new(&bytes))
 }
 
 fn whole_number(text: &str) -> Option<PyInt> {
@@ -53,7 +53,7 @@ fn whole_number(text: &str) -> Option<PyInt> {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "ObjectKey", deny_unknown_fields)]
-pub struct ObjectFields {
+pub(crate) struct ObjectFields {
     model: String,
     rank: KvRank,
     group: u32,
@@ -78,7 +78,7 @@ impl TryFrom<ObjectFields> for ObjectKey {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "CacheEngineKey", deny_unknown_fields)]
-pub struct EngineFields {
+pub(crate) struct EngineFields {
     model: String,
     world_size: i64,
     worker_id: i64,
@@ -112,7 +112,7 @@ impl TryFrom<EngineFields> for CacheEngineKey {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "Namespace", deny_unknown_fields)]
-pub struct NamespaceFields {
+pub(crate) struct NamespaceFields {
     tenant: String,
     layout: Digest,
     chunk_bytes: Vec<(u32, u64)>,
@@ -147,7 +147,7 @@ impl From<NamespaceFields> for Namespace {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "Key", deny_unknown_fields)]
-pub struct KeyFields {
+pub(crate) struct KeyFields {
     namespace: Namespace,
     id: KeyId,
 }
