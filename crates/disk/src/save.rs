@@ -106,7 +106,10 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
         }
     };
     let tenant = shared.tenants.id(op.key.namespace().tenant());
-    let want = Want::new(shared.home.file_len(len)).with_place(announced.place()).with_tenant(tenant);
+    let want = Want::new(shared.home.file_len(len))
+        .with_place(announced.place())
+        .with_tenant(tenant)
+        .with_digest(op.key.digest());
     let room = Some(Room::new(shared, want, slot.deadline()));
     let (op, shared, _together) = (Some((op, slot)), Arc::clone(shared), together);
     let (draft, sidecar, facts, fetched, retried) = (None, None, None, None, false);

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 
 use crate::ghosts::hash;
+use crate::kv::Class;
 
 const WAYS: usize = 8;
 /// The smallest table: 512 KiB.
@@ -15,21 +16,20 @@ const REACH: usize = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ghost {
     pub stamp: u32,
-    pub class: u8,
-    pub hits: u8,
+    pub class: Class,
 }
 
 /// A ghost in 8 bytes; all 0 is none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     stamp: u32,
-    /// From the lowest: class 6 bits, hits 3, fingerprint 23, never 0 where there is a ghost.
+    /// From the lowest: class 9 bits, fingerprint 23, never 0 where there is a ghost.
     word: u32,
 }
 
 impl Line {
     fn ghost(self) -> Ghost {
-        Ghost { stamp: self.stamp, class: (self.word & 63) as u8, hits: (self.word >> 6 & 7) as u8 }
+        Ghost { stamp: self.stamp, class: Class::from_bits(self.word as u16) }
     }
 }
 
@@ -71,7 +71,7 @@ impl History {
         let old = |line: &Line| if line.word == 0 { u32::MAX } else { ghost.stamp.wrapping_sub(line.stamp) };
         let line = self.buckets[at].iter_mut().max_by_key(|line| old(line)).expect("a bucket has ways");
         let gone = (line.word != 0).then(|| line.ghost());
-        let word = u32::from(ghost.class) | u32::from(ghost.hits) << 6 | print << 9;
+        let word = u32::from(ghost.class.bits()) | print << 9;
         *line = Line { stamp: ghost.stamp, word };
         gone
     }
@@ -126,7 +126,7 @@ mod tests {
         let mut history = History::new();
         assert_eq!(history.take(5), None);
         history.make(100);
-        let ghost = |stamp| Ghost { stamp, class: 63, hits: 7 };
+        let ghost = |stamp| Ghost { stamp, class: Class::from_bits(0x1FF) };
         assert_eq!(history.push(5, ghost(9)), None);
         assert_eq!((history.take(5), history.take(5)), (Some(ghost(9)), None));
         assert_eq!((history.push(0, ghost(9)), history.take(0)), (None, None), "0 is nobody's tag");
@@ -137,7 +137,7 @@ mod tests {
         let mut history = History::new();
         history.make(10_000);
         for tag in 1..=1_000_000u32 {
-            history.push(u64::from(tag), Ghost { stamp: tag, class: 1, hits: 0 });
+            history.push(u64::from(tag), Ghost { stamp: tag, class: Class::default() });
         }
         assert_eq!(history.memory_bytes(), GHOSTS_MIN * 8);
         assert!((1..=500_000).all(|tag| history.take(tag).is_none()), "long forgotten");
@@ -149,7 +149,7 @@ mod tests {
         let mut history = History::new();
         history.make(1_000_000);
         for tag in 1..=1_000_000u32 {
-            history.push(u64::from(tag), Ghost { stamp: tag, class: 1, hits: 0 });
+            history.push(u64::from(tag), Ghost { stamp: tag, class: Class::default() });
         }
         assert!(history.memory_bytes() <= 4_000_000, "{}", history.memory_bytes());
         let found = (1..=1_000_000).filter(|tag| history.take(*tag).is_some()).count() as f32;

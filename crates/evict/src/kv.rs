@@ -8,7 +8,7 @@ use core::cmp::Reverse;
 
 use crate::history::{Ghost, History};
 use crate::later::Later;
-use crate::returns::{Returns, Watched};
+use crate::returns::{Evidence, Returns, Watched};
 use crate::slots::{List, NIL, Slots};
 use crate::{Entry, Hint, Policy};
 
@@ -16,11 +16,12 @@ mod class;
 mod node;
 mod retained;
 
-use class::{ENDED, HITS_MAX, RETAINED, Weight, class_of, gap_of, hinted};
-use node::{KIDS_MAX, Node};
+pub(crate) use class::Class;
+use class::{ENDED, HITS_MAX, LastRequest, RETAINED, Weight, gap_of, hinted};
+use node::{KIDS_MAX, LIST_STRIDE, Node};
 use retained::Retained;
 
-const LISTS: usize = crate::returns::CLASSES * class::WEIGHTS;
+const LISTS: usize = LIST_STRIDE * class::WEIGHTS;
 /// No look at all chunks looks at more than this many at a time.
 const STRIPE: usize = 1 << 15;
 /// So many chunks are one victim that is taken without a new look at which class is worth the least.
@@ -28,26 +29,36 @@ const CHEAP_SHARE: usize = 1 << 16;
 /// No way up to the head of a chain is followed further than this; who would be attached beyond is not.
 const WAY_UP_MAX: usize = 1 << 14;
 
+/// What a request is taken to use before any was seen.
+const REQUEST_CHUNKS: f32 = 16.0;
+/// The mean is over about this many requests.
+const REQUESTS_AVERAGED: f32 = 256.0;
+
 /// The default policy for chunks of KV cache. It learns from the returns that it sees, of which class of chunk how many
 /// return after how long, and gives up the leaf of the prefix tree that is worth the least: expected returns for each
 /// step of time that it takes up room.
 ///
-/// The class of a chunk is how often it was hit and how long its conversation paused before; or what the caller hinted,
-/// which is believed as far as it proved true. A sample of what was given up is remembered in a bounded table, so that
+/// The class of a chunk is how often it was hit, and how long its conversation paused before its last request and how much that added; or
+/// what the caller hinted, which is believed as far as it proved true. A sample of what was given up is remembered in a bounded table, so that
 /// what is learnt does not depend on what was kept.
 #[derive(Clone, Debug)]
 pub struct KvPolicy {
     nodes: Slots<Node>,
     /// One for each class and weight.
     lists: Box<[List; LISTS]>,
-    /// Which of `lists` are not empty: one word for each weight.
-    filled: [u64; class::WEIGHTS],
+    /// Which of `lists` are not empty: three words for each weight.
+    filled: [u64; LISTS / 64],
     /// Slots that had children when they were the coldest.
     parked: List,
     history: History,
     returns: Returns,
     weight: Weight,
     retained: Retained,
+    run: Run,
+    /// How many chunks of the request that is being learnt from are not here.
+    absent: usize,
+    /// The mean number of chunks that a request uses, of late.
+    request_chunks: f32,
     /// Counts uses of chunks.
     now: u32,
     now_ms: u64,
@@ -58,6 +69,13 @@ pub struct KvPolicy {
     hits: Later<u32>,
     /// Who went of late and is not in `history` yet.
     gone: Later<Gone>,
+}
+
+/// New chunks that were saved one after the other, each the child of the one before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    last: u32,
+    chunks: usize,
 }
 
 /// A chunk that was given up: what it is known by, what to remember of it, and when it went.
@@ -74,12 +92,15 @@ impl KvPolicy {
         KvPolicy {
             nodes: Slots::new(),
             lists: Box::new([List::EMPTY; LISTS]),
-            filled: [0; class::WEIGHTS],
+            filled: [0; LISTS / 64],
             parked: List::EMPTY,
             history: History::new(),
             returns: Returns::new(),
             weight: Weight::default(),
             retained: Retained::default(),
+            run: Run::default(),
+            absent: 0,
+            request_chunks: REQUEST_CHUNKS,
             now: 0,
             now_ms: 0,
             learnt_at: 0,
@@ -97,9 +118,24 @@ impl KvPolicy {
         let (all, len) = self.gone.take();
         for gone in &all[..len] {
             if let Some(old) = self.history.push(gone.tag, gone.ghost) {
-                self.returns.lost(old.class, gone.at.wrapping_sub(old.stamp), self.history.weight());
+                self.returns.lost(old.class.index(), gone.at.wrapping_sub(old.stamp), self.history.weight());
             }
         }
+    }
+
+    /// Remembers what was given up, or shed.
+    fn remember(&mut self, tag: u64, ghost: Ghost) {
+        if self.gone.push(Gone { tag, ghost, at: self.now }) {
+            self.bury();
+        }
+    }
+
+    /// Learns from the return of what was given up. The class that it has from now on.
+    fn returned(&mut self, ghost: Ghost) -> Class {
+        let age = self.age(ghost.stamp);
+        self.returns.returned(ghost.class.index(), age, self.history.weight());
+        let request = ghost.class.last_request().with_gap(gap_of(age, self.nodes.len()));
+        Class::seen((ghost.class.hits() + 1).min(HITS_MAX), request)
     }
 
     /// Forgets a tag; what was remembered of it. Of most that is nothing: they are not in the sample.
@@ -128,24 +164,28 @@ impl KvPolicy {
     /// One request used these slots, given in the order of their chain.
     fn use_chain(&mut self, chain: &[u32]) {
         self.now = self.now.wrapping_add(chain.len() as u32);
-        let (gap, mut hits) = (self.gap(chain), 0);
+        if chain.len() > 1 {
+            self.request_chunks += (chain.len() as f32 - self.request_chunks) / REQUESTS_AVERAGED;
+        }
+        let request = self.last_request(chain);
+        let mut hits = 0;
         for (at, slot) in chain.iter().copied().enumerate().rev() {
             if !self.nodes.is_tracked(slot) {
                 continue;
             }
             let node = self.nodes[slot];
             if !self.completes(slot, chain.len()) {
-                self.returns.returned(node.class(), self.age(node.stamp), 1.0);
-                hits = hits.max((node.hits() + 1).min(HITS_MAX));
+                self.returns.returned(node.class().index(), self.age(node.stamp), 1.0);
+                hits = hits.max((node.class().hits() + 1).min(HITS_MAX));
             }
             // What is after it in the chain was hit no more often.
-            hits = hits.max(node.hits());
-            self.nodes[slot].set_hits(hits);
+            hits = hits.max(node.class().hits());
             self.nodes[slot].set_fresh(false);
             if node.parent == NIL && at > 0 {
                 self.attach(slot, chain[at - 1]);
             }
-            self.renew(slot, if node.class() == RETAINED { RETAINED } else { class_of(hits, gap) });
+            let kept = node.class().is(RETAINED);
+            self.renew(slot, if kept { node.class().with_hits(hits) } else { Class::seen(hits, request) });
         }
     }
 
@@ -241,7 +281,7 @@ impl KvPolicy {
     }
 
     /// Makes a slot the most recent of its class.
-    fn renew(&mut self, slot: u32, class: u8) {
+    fn renew(&mut self, slot: u32, class: Class) {
         self.unlink(slot);
         let now = self.now;
         let node = &mut self.nodes[slot];
@@ -259,18 +299,32 @@ impl KvPolicy {
         self.nodes[slot].is_fresh() && self.age(self.nodes[slot].stamp) as usize <= soon
     }
 
-    /// How long the conversation of this chain paused: since its deepest chunk that is not new was used.
-    fn gap(&self, chain: &[u32]) -> u8 {
+    /// What this request shows of its conversation: how long it paused, since its deepest chunk that is not new was used, and how many chunks
+    /// it added.
+    fn last_request(&self, chain: &[u32]) -> LastRequest {
+        let mut added = self.absent;
         for slot in chain.iter().rev().filter(|slot| self.nodes.is_tracked(**slot)) {
             let node = &self.nodes[*slot];
             if !self.completes(*slot, chain.len()) {
-                return gap_of(self.age(node.stamp), self.nodes.len());
+                // The new chunks are its children already.
+                return LastRequest::new(self.gap_since(*slot, usize::from(added > self.absent)), added);
             }
-            if node.hits() > 0 {
-                return class::gap(node.class());
+            if node.class().hits() > 0 {
+                return LastRequest::new(node.class().last_request().gap(), added);
             }
+            added += 1;
         }
-        class::NEW
+        LastRequest::new(class::NEW, added)
+    }
+
+    /// How long the conversation that goes on after this chunk paused. After a chunk with several children, of which `own` are this
+    /// conversation's, it is one that begins: they share a prompt.
+    fn gap_since(&self, slot: u32, own: usize) -> u8 {
+        let node = self.nodes[slot];
+        if usize::from(node.kids()) > 1 + own {
+            return class::NEW;
+        }
+        gap_of(self.age(node.stamp), self.nodes.len())
     }
 
     /// Looks at a part of what is watched, and learns.
@@ -284,27 +338,27 @@ impl KvPolicy {
         for slot in from..(from + len).min(self.nodes.end()) {
             if self.nodes.is_tracked(slot as u32) {
                 let node = self.nodes[slot as u32];
-                watched.add(node.class(), self.age(node.stamp), parts as f32);
+                watched.add(node.class().index(), self.age(node.stamp), parts as f32);
             }
         }
         let (parts, len) = share(self.history.buckets());
         let from = self.stripe % parts.max(1) * STRIPE;
         let weight = self.history.weight() * parts as f32;
         for ghost in self.history.ghosts(from..(from + len).min(self.history.buckets())) {
-            watched.add(ghost.class, self.age(ghost.stamp), weight);
+            watched.add(ghost.class.index(), self.age(ghost.stamp), weight);
         }
         self.stripe = self.stripe.wrapping_add(1);
         let all = self.nodes.len().max(1 << 16) as f32;
-        self.returns.learn(&watched, 64.0 * all);
+        self.returns.learn(&watched, &Evidence { events_max: 64.0 * all, request_chunks: self.request_chunks });
     }
 
     /// Of the coldest slots of all lists the one that goes first has the lowest.
     fn rank(&self, slot: u32) -> u64 {
         let node = self.nodes[slot];
         let age = self.age(node.stamp);
-        let worth = self.returns.worth(node.class(), age) * class::factor(node.weight());
+        let worth = self.returns.worth(node.class().index(), age) * class::factor(node.weight());
         // The bits of floats that are not negative are in the order of the floats, and their highest is free.
-        u64::from(node.class() == RETAINED) << 63 | u64::from(worth.to_bits()) << 32 | u64::from(u32::MAX - age)
+        u64::from(node.class().is(RETAINED)) << 63 | u64::from(worth.to_bits()) << 32 | u64::from(u32::MAX - age)
     }
 
     /// The list whose coldest slot is worth the least, or was a few victims ago, where those few are next to nothing.
@@ -315,7 +369,7 @@ impl KvPolicy {
         }
         let at = self.cheapest()?;
         // Nothing else may have been there but what is retained.
-        let exact = at % 64 == usize::from(RETAINED);
+        let exact = at % LIST_STRIDE == usize::from(RETAINED.index());
         self.cheap = (at, if exact { 0 } else { self.nodes.len() / CHEAP_SHARE });
         Some(at)
     }
@@ -323,14 +377,14 @@ impl KvPolicy {
     /// The list whose coldest slot is worth the least.
     fn cheapest(&self) -> Option<usize> {
         let mut best = None;
-        for (weight, filled) in self.filled.iter().enumerate() {
+        for (word, filled) in self.filled.iter().enumerate() {
             let mut left = *filled;
             while left != 0 {
-                let class = left.trailing_zeros() as usize;
+                let at = word * 64 + left.trailing_zeros() as usize;
                 left &= left - 1;
-                let at = weight * 64 + class;
+                let (weight, class) = (at / LIST_STRIDE, at % LIST_STRIDE);
                 let stamp = self.nodes[self.lists[at].coldest].stamp;
-                let kept = class as u8 == RETAINED;
+                let kept = class as u8 == RETAINED.index();
                 let worth = self.returns.worth(class as u8, self.age(stamp)) * class::factor(weight);
                 let found = (kept, worth, u32::MAX - self.age(stamp), at);
                 if best.is_none_or(|best| found < best) {
@@ -383,6 +437,14 @@ impl Policy for KvPolicy {
         self.use_chain(chain);
     }
 
+    fn touch_request(&mut self, chain: &[u32], absent: usize) {
+        self.settle();
+        self.nodes.warm(chain);
+        self.absent = absent;
+        self.use_chain(chain);
+        self.absent = 0;
+    }
+
     fn hint(&mut self, slot: u32, hint: &Hint) {
         self.settle();
         if !self.nodes.is_tracked(slot) {
@@ -391,7 +453,7 @@ impl Policy for KvPolicy {
         let class = match *hint {
             Hint { retention_ms: Some(ms), .. } => {
                 let (nodes, until_ms) = (&self.nodes, self.now_ms.saturating_add(ms));
-                let is_kept = |slot| nodes.is_tracked(slot) && nodes[slot].class() == RETAINED;
+                let is_kept = |slot| nodes.is_tracked(slot) && nodes[slot].class().is(RETAINED);
                 self.retained.keep(slot, until_ms, nodes.len(), is_kept);
                 RETAINED
             }
@@ -399,6 +461,7 @@ impl Policy for KvPolicy {
             Hint { session_ended: true, .. } => ENDED,
             _ => self.nodes[slot].class(),
         };
+        let class = class.with_hits(self.nodes[slot].class().hits());
         self.unlink(slot);
         if hint.priority != 0 {
             self.nodes[slot].set_weight(class::prior(hint.priority));
@@ -413,8 +476,8 @@ impl Policy for KvPolicy {
         self.settle();
         self.now_ms = now_ms;
         while let Some(slot) = self.retained.expired(now_ms) {
-            if self.nodes.is_tracked(slot) && self.nodes[slot].class() == RETAINED {
-                self.renew(slot, class_of(self.nodes[slot].hits(), class::NEW));
+            if self.nodes.is_tracked(slot) && self.nodes[slot].class().is(RETAINED) {
+                self.renew(slot, Class::seen(self.nodes[slot].class().hits(), LastRequest::new(class::NEW, 0)));
             }
         }
     }
@@ -434,10 +497,8 @@ impl Policy for KvPolicy {
             self.bury();
             self.history.make(self.nodes.len());
         }
-        let ghost = Ghost { stamp: node.stamp, class: node.class(), hits: node.hits() };
-        if self.gone.push(Gone { tag, ghost, at: self.now }) {
-            self.bury();
-        }
+        let ghost = Ghost { stamp: node.stamp, class: node.class() };
+        self.remember(tag, ghost);
         self.untrack(slot, node);
     }
 
@@ -494,13 +555,22 @@ impl Policy for KvPolicy {
         self.victim().filter(|victim| Some(*victim) != parent)
     }
 
+    fn shed(&mut self, tag: u64) {
+        self.settle();
+        let class = match self.recall(tag) {
+            Some(ghost) => self.returned(ghost),
+            None => Class::seen(0, LastRequest::new(class::NEW, usize::MAX)),
+        };
+        self.remember(tag, Ghost { stamp: self.now, class });
+    }
+
     fn takes_orphans(&self) -> bool {
         false
     }
 
     fn may_go(&self, slot: u32) -> bool {
         let node = self.nodes.is_tracked(slot).then(|| self.nodes[slot]);
-        node.is_none_or(|node| matches!(node.kids(), 0 | KIDS_MAX) && node.class() != RETAINED)
+        node.is_none_or(|node| matches!(node.kids(), 0 | KIDS_MAX) && !node.class().is(RETAINED))
     }
 
     fn len(&self) -> usize {
@@ -538,23 +608,30 @@ impl Policy for KvPolicy {
 impl KvPolicy {
     /// Tracks a slot that was not, with what is remembered of its chunk.
     fn enter(&mut self, entry: &Entry, weight: usize) {
-        let ghost = self.recall(entry.tag);
-        let (hits, gap) = match ghost {
-            Some(ghost) => {
-                let age = self.age(ghost.stamp);
-                self.returns.returned(ghost.class, age, self.history.weight());
-                ((ghost.hits + 1).min(HITS_MAX), gap_of(age, self.nodes.len()))
-            }
-            None => {
-                let parent = entry.parent.filter(|parent| self.nodes.is_tracked(*parent));
-                (0, parent.map_or(class::NEW, |parent| class::gap(self.nodes[parent].class())))
-            }
+        let class = match self.recall(entry.tag) {
+            Some(ghost) => self.returned(ghost),
+            None => self.begins(entry),
         };
         let generation = self.nodes.of_any(entry.slot).map_or(0, Node::generation);
-        let node = Node::fresh(self.now, hits, weight, class_of(hits, gap), generation);
+        let node = Node::fresh(self.now, weight, class, generation);
         let at = node.list();
         self.filled[at / 64] |= 1 << (at % 64);
         self.nodes.track_hottest(&mut self.lists[at], entry.slot, node);
+    }
+}
+
+impl KvPolicy {
+    /// The class of a chunk that nothing is known of, until its request is complete.
+    fn begins(&mut self, entry: &Entry) -> Class {
+        let parent = entry.parent.filter(|parent| self.nodes.is_tracked(*parent));
+        let goes_on = self.run.chunks > 0 && entry.parent == Some(self.run.last);
+        self.run = Run { last: entry.slot, chunks: if goes_on { self.run.chunks + 1 } else { 1 } };
+        let gap = match parent {
+            Some(parent) if goes_on => self.nodes[parent].class().last_request().gap(),
+            Some(parent) => self.gap_since(parent, 0),
+            None => class::NEW,
+        };
+        Class::seen(0, LastRequest::new(gap, self.run.chunks))
     }
 }
 
@@ -622,8 +699,8 @@ mod tests {
     fn the_order_is_that_in_which_slots_go() {
         let mut policy = KvPolicy::new();
         // What is hinted so is worth the more the closer its return, and goes in its turn all the same.
-        (0..10_000).for_each(|_| policy.returns.returned(hinted(1000), 900, 1.0));
-        policy.returns.learn(&Watched::new(), 1e9);
+        (0..10_000).for_each(|_| policy.returns.returned(hinted(1000).index(), 900, 1.0));
+        policy.returns.learn(&Watched::new(), &Evidence { events_max: 1e9, request_chunks: 1.0 });
         for slot in 0..1000 {
             policy.insert(Entry::new(slot, 1));
             if slot % 3 == 0 {
@@ -657,11 +734,11 @@ mod tests {
         (0..4).for_each(|slot| policy.insert(Entry::new(slot, 1)));
         policy.evict(0, 77);
         policy.insert(Entry::new(0, 1).with_tag(77));
-        assert_eq!(policy.nodes[0].hits(), 1);
+        assert_eq!(policy.nodes[0].class().hits(), 1);
         policy.evict(0, 77);
         policy.forget(77);
         policy.insert(Entry::new(0, 1).with_tag(77));
-        assert_eq!(policy.nodes[0].hits(), 0);
+        assert_eq!(policy.nodes[0].class().hits(), 0);
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod ghosts;
 mod history;
 mod isolated;
 mod kind;
-mod kv;
+pub(crate) mod kv;
 mod later;
 mod lfu;
 mod lru;

@@ -128,6 +128,13 @@ pub trait Policy: Debug + Send {
         chain.iter().rev().for_each(|slot| self.touch(*slot));
     }
 
+    /// One request used these slots, as [`touch_chain`](Policy::touch_chain) has them, and `absent` further chunks after them that are not
+    /// here: misses of a load, or chunks that were shed instead of saved.
+    fn touch_request(&mut self, chain: &[u32], absent: usize) {
+        let _ = absent;
+        self.touch_chain(chain);
+    }
+
     /// What the caller expects of a slot, from now on and until it is hit or hinted again.
     fn hint(&mut self, slot: u32, hint: &Hint) {
         let _ = (slot, hint);
@@ -175,6 +182,12 @@ pub trait Policy: Debug + Send {
     fn victim_for(&mut self, parent: Option<u32>) -> Option<u32> {
         let _ = parent;
         self.victim()
+    }
+
+    /// The chunk of this tag was asked to be saved and was shed: there was no victim for it, or the chunk before it in its chain is missing.
+    /// A policy that learns from returns counts this one.
+    fn shed(&mut self, tag: u64) {
+        let _ = tag;
     }
 
     /// Whether a chunk may displace others although the chunk before it in its chain is missing, so that nothing can use it.

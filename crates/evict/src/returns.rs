@@ -5,18 +5,57 @@ use alloc::vec;
 use core::ops::Range;
 
 /// Classes of chunks.
-pub(crate) const CLASSES: usize = 64;
-/// The first of them are of hits and pauses; of the others the caller hinted when they return.
-pub(crate) const SEEN: usize = 32;
-/// So many of those that follow each other are a kin: hit as often, and only their conversations paused for other times.
-pub(crate) const KIN: usize = 8;
+pub(crate) const CLASSES: usize = 160;
+/// The first of them are of hits and the last request; of the others the caller hinted when they return.
+pub(crate) const SEEN: usize = 128;
+/// So many of those that follow each other were hit as often, and their last requests added as many chunks. They differ in the pause before.
+const SIZES: usize = 8;
+/// So many of those that follow each other were hit as often.
+const HITS: usize = 32;
 /// Ages in half octaves.
 const AGES: usize = 60;
-/// A kin, or a hinted class, that was seen less often than this many times is taken for the average in part.
-const PRIOR: f32 = 64.0;
-/// A class that was seen less often than this many times is taken for its kin in part. Chunks of one request return together, so that
-/// what looks like many returns of one class was few requests.
-const KIN_PRIOR: f32 = 1024.0;
+
+/// How much must be known of some classes before their own chances count as much as those of the classes that they are part of: in chunks of
+/// so many requests. The chunks of one request return together, so what looks like many returns was few requests.
+#[derive(Clone, Copy, Debug)]
+struct Trust {
+    /// For each age.
+    curve: f32,
+    /// For how much more or less likely than the others they return, at whatever age.
+    level: f32,
+}
+
+impl Trust {
+    const HITS: Trust = Trust { curve: 1300.0, level: 10.0 };
+    const SIZES: Trust = Trust { curve: 300.0, level: 10.0 };
+    const CLASS: Trust = Trust { curve: 300.0, level: 10.0 };
+    /// The caller says what a hint means, so a hinted class is soon taken for what it is.
+    const HINT: Trust = Trust { curve: 4.0, level: f32::INFINITY };
+
+    /// The same in chunks, where a request uses so many.
+    fn in_chunks(self, request_chunks: f32) -> Trust {
+        Trust { curve: self.curve * request_chunks, level: self.level * request_chunks }
+    }
+}
+
+/// No return is certain.
+const CHANCE_MAX: f32 = 0.999;
+
+/// What some classes are taken for as long as little is known of them.
+#[derive(Clone, Copy, Debug)]
+struct Prior<'a> {
+    curve: &'a Curve,
+    trust: Trust,
+}
+
+/// What [`Returns::learn`] weighs its evidence by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Evidence {
+    /// When more has happened than this, half of it is forgotten.
+    pub events_max: f32,
+    /// How many chunks a request uses.
+    pub request_chunks: f32,
+}
 
 type Curve = [f32; AGES];
 
@@ -59,14 +98,24 @@ impl Returns {
         worth[at] + into * (worth[(at + 1).min(AGES - 1)] - worth[at])
     }
 
-    /// Learns anew from what happened and from the ages of those that are still `watched`; forgets half of what
-    /// happened once that is more than `events_max`.
-    pub fn learn(&mut self, watched: &Watched, events_max: f32) {
-        let average = self.chances(watched, 0..CLASSES, (&[0.0; AGES], 1.0));
-        let kins: [Curve; SEEN / KIN] =
-            core::array::from_fn(|kin| self.chances(watched, kin * KIN..(kin + 1) * KIN, (&average, PRIOR)));
+    /// Learns anew from what happened and from the ages of those that are still `watched`.
+    pub fn learn(&mut self, watched: &Watched, evidence: &Evidence) {
+        let trust = |trust: Trust| trust.in_chunks(evidence.request_chunks.max(1.0));
+        let nothing = Prior { curve: &[0.0; AGES], trust: Trust { curve: 1.0, level: f32::INFINITY } };
+        let average = self.chances(watched, 0..CLASSES, nothing);
+        let by_hits: [Curve; SEEN / HITS] = core::array::from_fn(|at| {
+            let prior = Prior { curve: &average, trust: trust(Trust::HITS) };
+            self.chances(watched, at * HITS..(at + 1) * HITS, prior)
+        });
+        let by_size: [Curve; SEEN / SIZES] = core::array::from_fn(|at| {
+            let prior = Prior { curve: &by_hits[at * SIZES / HITS], trust: trust(Trust::SIZES) };
+            self.chances(watched, at * SIZES..(at + 1) * SIZES, prior)
+        });
         for class in 0..CLASSES {
-            let prior = kins.get(class / KIN).map_or((&average, PRIOR), |kin| (kin, KIN_PRIOR));
+            let prior = match by_size.get(class / SIZES) {
+                Some(curve) => Prior { curve, trust: trust(Trust::CLASS) },
+                None => Prior { curve: &average, trust: trust(Trust::HINT) },
+            };
             self.worth[class] = worth(&self.chances(watched, class..class + 1, prior));
             // The oldest of a class stands for all of it: what is worth less before than at its age goes with the class. And what seems to
             // rise was one request's return, mostly.
@@ -75,18 +124,19 @@ impl Returns {
                     .for_each(|age| self.worth[class][age] = self.worth[class][age].min(self.worth[class][age - 1]));
             }
         }
-        if self.events > events_max {
+        if self.events > evidence.events_max {
             self.events /= 2.0;
             self.returned.iter_mut().chain(&mut self.lost).flatten().for_each(|n| *n /= 2.0);
         }
     }
 
     /// The chances of some classes together.
-    fn chances(&self, watched: &Watched, classes: Range<usize>, prior: (&Curve, f32)) -> Curve {
+    fn chances(&self, watched: &Watched, classes: Range<usize>, prior: Prior<'_>) -> Curve {
         let sum = |of: &[Curve]| -> Curve {
             core::array::from_fn(|age| of[classes.clone()].iter().map(|curve| curve[age]).sum())
         };
-        chances(&sum(&self.returned), &sum(&self.lost), &sum(&watched.0), prior)
+        let seen = Seen { returned: sum(&self.returned), lost: sum(&self.lost), watched: sum(&watched.0) };
+        seen.chances(prior)
     }
 
     pub fn memory_bytes(&self) -> usize {
@@ -108,17 +158,39 @@ impl Watched {
     }
 }
 
-/// The chance to return within each half octave for those that reach it, drawn towards the prior's.
-fn chances(returned: &Curve, lost: &Curve, watched: &Curve, (prior, trust): (&Curve, f32)) -> Curve {
-    let mut chances = [0.0; AGES];
-    let mut reached = 0.0;
-    for age in (0..AGES).rev() {
-        let unsettled = lost[age] + watched[age];
-        reached += returned[age] + unsettled;
-        let at_risk = reached - unsettled / 2.0;
-        chances[age] = ((returned[age] + trust * prior[age]) / (at_risk + trust).max(1e-6)).min(0.999);
+/// What was seen of some classes, by age.
+#[derive(Debug)]
+struct Seen {
+    returned: Curve,
+    lost: Curve,
+    watched: Curve,
+}
+
+impl Seen {
+    /// The chance to return within each half octave for those that reach it. The prior's is first made as much higher or lower as these
+    /// return more or less often than it says, and then trusted for the ages of which little was seen.
+    fn chances(&self, prior: Prior<'_>) -> Curve {
+        let at_risk = self.at_risk();
+        let observed: f32 = self.returned.iter().sum();
+        let expected: f32 = prior.curve.iter().zip(&at_risk).map(|(chance, n)| chance * n).sum();
+        let Trust { curve: trust, level } = prior.trust;
+        let scale = if level.is_finite() { (observed + level) / (expected + level) } else { 1.0 };
+        core::array::from_fn(|age| {
+            let known = (scale * prior.curve[age]).min(CHANCE_MAX);
+            ((self.returned[age] + trust * known) / (at_risk[age] + trust).max(1e-6)).min(CHANCE_MAX)
+        })
     }
-    chances
+
+    /// How many reached each half octave. Those that were watched for a part of it count half.
+    fn at_risk(&self) -> Curve {
+        let (mut at_risk, mut reached) = ([0.0; AGES], 0.0);
+        for age in (0..AGES).rev() {
+            let unsettled = self.lost[age] + self.watched[age];
+            reached += self.returned[age] + unsettled;
+            at_risk[age] = reached - unsettled / 2.0;
+        }
+        at_risk
+    }
 }
 
 /// From every age on, the best ratio of expected returns to expected time that any moment of giving up yields.
@@ -173,17 +245,47 @@ mod tests {
         assert!(returns.worth(63, u32::MAX) > 0.0);
     }
 
+    /// A class of these hits and this size of the last request.
+    fn class(hits: usize, size: usize) -> u8 {
+        (hits * HITS + size * SIZES) as u8
+    }
+
+    const EVIDENCE: Evidence = Evidence { events_max: 1e9, request_chunks: 1.0 };
+
     #[test]
-    fn a_class_that_was_seen_little_is_taken_for_those_that_were_hit_as_often() {
+    fn a_class_that_was_seen_little_counts_as_those_of_the_same_hits_and_size() {
         let mut returns = Returns::new();
-        for kin in 0..2 {
-            (0..2000).for_each(|_| returns.returned(kin * KIN as u8, if kin == 0 { 10 } else { 10_000 }, 1.0));
+        for (size, age) in [(0, 10), (1, 10_000)] {
+            (0..2000).for_each(|_| returns.returned(class(1, size), age, 1.0));
         }
-        // One request's chunks.
-        (0..100).for_each(|_| returns.returned(1, 10_000, 1.0));
-        (0..100).for_each(|_| returns.returned(KIN as u8 + 1, 10, 1.0));
-        returns.learn(&Watched::new(), 1e9);
-        assert!(returns.worth(1, 5) > 2.0 * returns.worth(KIN as u8 + 1, 5));
+        // A few chunks of another pause, which came back as those of the other size do.
+        (0..20).for_each(|_| returns.returned(class(1, 0) + 1, 10_000, 1.0));
+        (0..20).for_each(|_| returns.returned(class(1, 1) + 1, 10, 1.0));
+        returns.learn(&Watched::new(), &EVIDENCE);
+        assert!(returns.worth(class(1, 0) + 1, 5) > 2.0 * returns.worth(class(1, 1) + 1, 5));
+    }
+
+    #[test]
+    fn a_size_that_returns_more_often_is_worth_more_after_few_requests() {
+        let mut returns = Returns::new();
+        let mut see = |size, back: usize| {
+            (0..200).for_each(|n| {
+                if n < back {
+                    returns.returned(class(0, size), 900, 1.0)
+                } else {
+                    returns.lost(class(0, size), 5000, 1.0)
+                }
+            });
+        };
+        see(0, 160);
+        see(3, 40);
+        let mut by_chunk = returns.clone();
+        by_chunk.learn(&Watched::new(), &EVIDENCE);
+        let ratio = |returns: &Returns| returns.worth(class(0, 0), 5) / returns.worth(class(0, 3), 5);
+        assert!(ratio(&by_chunk) > 2.0, "{}", ratio(&by_chunk));
+        // Had the same chunks been two requests, it would be next to nothing.
+        returns.learn(&Watched::new(), &Evidence { request_chunks: 200.0, ..EVIDENCE });
+        assert!((1.0..1.2).contains(&ratio(&returns)), "{}", ratio(&returns));
     }
 
     #[test]
@@ -196,7 +298,7 @@ mod tests {
             (0..10_000).for_each(|_| returns.returned(class, 900, 1.0));
         }
         (0..10_000).for_each(|_| returns.lost(2, 5000, 1.0));
-        returns.learn(&Watched::new(), 1e9);
+        returns.learn(&Watched::new(), &EVIDENCE);
         for class in [1, hinted] {
             assert!(returns.worth(class, 10) > 3.0 * returns.worth(2, 10));
             assert!(returns.worth(class, 5000) < returns.worth(class, 10), "what did not return then will not");

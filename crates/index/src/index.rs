@@ -197,7 +197,7 @@ impl Index {
             [digest] => self.find(digest).into_iter().for_each(|slot| self.policy.touch(slot)),
             chain => {
                 let slots = self.find_all(chain);
-                self.policy.touch_chain(&slots);
+                self.policy.touch_request(&slots, chain.len() - slots.len());
             }
         }
     }
@@ -460,6 +460,6 @@ impl Index {
     }
 }
 
-fn hash(digest: &Digest) -> u64 {
+pub(crate) fn hash(digest: &Digest) -> u64 {
     Tag::of(digest).as_u64()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hashbrown::{HashMap, HashSet};
 use kvtier_evict::{Owners, PolicyKind};
+use kvtier_key::Digest;
 
 use crate::fair::Above;
 use crate::slab::State;
@@ -19,12 +20,14 @@ pub struct Want {
     pub place: ChainPlace,
     /// Whose it is.
     pub tenant: TenantId,
+    /// Its chunk, for policies that learn from what is shed.
+    pub digest: Option<Digest>,
 }
 
 impl Want {
     /// A write of so many bytes, of tenant 0, its chain unknown.
     pub fn new(bytes: u64) -> Self {
-        Want { bytes, place: ChainPlace::default(), tenant: TenantId(0) }
+        Want { bytes, place: ChainPlace::default(), tenant: TenantId(0), digest: None }
     }
 
     /// The same of a chunk at this place in its chain.
@@ -36,6 +39,12 @@ impl Want {
     /// The same of this tenant.
     pub fn with_tenant(mut self, tenant: TenantId) -> Self {
         self.tenant = tenant;
+        self
+    }
+
+    /// The same of this chunk.
+    pub fn with_digest(mut self, digest: &Digest) -> Self {
+        self.digest = Some(*digest);
         self
     }
 }

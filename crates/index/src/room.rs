@@ -4,7 +4,7 @@ use std::fmt;
 
 use kvtier_key::Digest;
 
-use crate::index::Ending;
+use crate::index::{Ending, hash};
 use crate::slab::State;
 use crate::{ChainPlace, Entry, Index, TOO_LONG_BYTES, TenantId, Want};
 
@@ -122,7 +122,7 @@ impl Index {
         }
         if self.quotas.are_set() {
             if self.over_quota(want) > 0 && !self.is_worth_its_own(want) {
-                return Reserve::Full(Refusal::NotWorth);
+                return self.not_worth(want);
             }
             if let Some(not_yet) = self.above_quota(want) {
                 return not_yet;
@@ -132,13 +132,21 @@ impl Index {
         let room = self.of_tenant(want);
         let answer = match fits || self.is_worth(want.place) {
             true => self.reserve(now_ms, bytes),
-            false => Reserve::Full(Refusal::NotWorth),
+            false => self.not_worth(want),
         };
         if matches!(answer, Reserve::Granted(_)) {
             return Reserve::Granted(room);
         }
         self.not_of_tenant(&room);
         answer
+    }
+
+    /// Refuses a chunk that is worth no more than what would go for it. The policy learns from it whether such chunks come back.
+    fn not_worth(&mut self, want: &Want) -> Reserve {
+        if let Some(digest) = &want.digest {
+            self.policy.shed(hash(digest));
+        }
+        Reserve::Full(Refusal::NotWorth)
     }
 
     /// Whether a chunk at this place is worth what would go for it. Where nothing can go, that is no matter of worth; and to a policy that takes

@@ -92,7 +92,8 @@ impl Cache {
         held.iter().for_each(|slot| self.policy.pin(*slot));
         self.save(chain, prefix);
         if self.tier.chain_known {
-            self.policy.touch_chain(&self.slots(chain));
+            let there = self.slots(chain);
+            self.policy.touch_request(&there, chain.len() - there.len());
         }
         held.iter().rev().for_each(|slot| self.policy.unpin(*slot));
     }
@@ -110,6 +111,7 @@ impl Cache {
                 continue;
             }
             if self.len >= self.tier.capacity && !self.make_room(parent) {
+                self.shed(&chain[depth as usize..]);
                 return;
             }
             let slot = self.fill(*block);
@@ -118,6 +120,12 @@ impl Cache {
             self.policy.insert(entry.with_chain(known, at));
             parent = Some(slot);
         }
+    }
+
+    /// Tells the policy what was not saved.
+    fn shed(&mut self, rest: &[u32]) {
+        let absent = rest.iter().filter(|block| self.slot_of[**block as usize] == NOWHERE);
+        absent.for_each(|block| self.policy.shed(u64::from(*block) + 1));
     }
 
     fn fill(&mut self, block: u32) -> u32 {

@@ -6,24 +6,95 @@ pub(crate) const HITS_MAX: u8 = 7;
 pub(crate) const NEW: u8 = 7;
 /// Classes of hits and pauses; hinted ones come after.
 const SEEN: u8 = crate::returns::SEEN as u8;
-/// Classes of one number of hits.
-const KIN: u8 = crate::returns::KIN as u8;
 /// The class of chunks whose conversation is over.
-pub(crate) const ENDED: u8 = 62;
+pub(crate) const ENDED: Class = Class::hint(30);
 /// The class of chunks that are kept until a time: none of them goes while another can.
-pub(crate) const RETAINED: u8 = 63;
+pub(crate) const RETAINED: Class = Class::hint(31);
 /// How many weights there are.
 pub(crate) const WEIGHTS: usize = 4;
 
-/// The class of a chunk with so many hits, of a conversation that paused so long.
-pub(crate) fn class_of(hits: u8, gap: u8) -> u8 {
-    let hits = (u8::BITS - hits.leading_zeros()).min(3) as u8;
-    hits * KIN + gap
+const HINTED: u16 = 1 << 8;
+const HITS_SHIFT: u32 = 5;
+/// The bits below the hits.
+const LOW: u16 = (1 << HITS_SHIFT) - 1;
+
+/// What is known of a chunk, in 9 bits: how often it was hit, how long the conversation paused before its last request and how much that
+/// request added; or what the caller hinted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Class(u16);
+
+impl Class {
+    pub const BITS: u32 = 9;
+
+    /// The class of a chunk with so many hits, up to 7, whose conversation had this last request.
+    pub fn seen(hits: u8, request: LastRequest) -> Self {
+        Class(u16::from(hits) << HITS_SHIFT | u16::from(request.0))
+    }
+
+    const fn hint(number: u16) -> Self {
+        Class(HINTED | number)
+    }
+
+    pub fn from_bits(bits: u16) -> Self {
+        Class(bits & ((1 << Class::BITS) - 1))
+    }
+
+    pub fn bits(self) -> u16 {
+        self.0
+    }
+
+    pub fn hits(self) -> u8 {
+        (self.0 >> HITS_SHIFT & 7) as u8
+    }
+
+    pub fn with_hits(self, hits: u8) -> Self {
+        Class(self.0 & !(7 << HITS_SHIFT) | u16::from(hits) << HITS_SHIFT)
+    }
+
+    /// Whether this is the class of `hint`, whatever the hits.
+    pub fn is(self, hint: Class) -> bool {
+        self.with_hits(0) == hint
+    }
+
+    /// The last request; of a hinted chunk it is not known.
+    pub fn last_request(self) -> LastRequest {
+        if self.0 & HINTED == 0 { LastRequest((self.0 & LOW) as u8) } else { LastRequest::new(NEW, 0) }
+    }
+
+    /// The number under which returns of this class are counted: hits are told apart as 0, 1, 2 to 3, and more.
+    pub fn index(self) -> u8 {
+        let low = (self.0 & LOW) as u8;
+        if self.0 & HINTED != 0 {
+            return SEEN + low;
+        }
+        let hits = (u8::BITS - self.hits().leading_zeros()).min(3) as u8;
+        hits << HITS_SHIFT | low
+    }
 }
 
-/// The pause of a class; that of a hinted one is not known.
-pub(crate) fn gap(class: u8) -> u8 {
-    if class < SEEN { class % KIN } else { NEW }
+/// The last request of a chunk's conversation, in 5 bits: how long the conversation paused before it, and how many chunks it added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LastRequest(u8);
+
+impl LastRequest {
+    /// A request after a pause of this octave (see [`gap_of`]), that added so many chunks.
+    pub fn new(gap: u8, added: usize) -> Self {
+        let size = match added {
+            0..=1 => 0,
+            2..=4 => 1,
+            5..=15 => 2,
+            _ => 3,
+        };
+        LastRequest(size << 3 | gap)
+    }
+
+    pub fn gap(self) -> u8 {
+        self.0 & 7
+    }
+
+    pub fn with_gap(self, gap: u8) -> Self {
+        LastRequest(self.0 & !7 | gap)
+    }
 }
 
 /// A pause in octaves, against the time in which as many chunks are used as there are.
@@ -34,9 +105,9 @@ pub(crate) fn gap_of(age: u32, residents: usize) -> u8 {
 }
 
 /// The class of a chunk that is expected to return in so many milliseconds, in octaves from half a second to weeks.
-pub(crate) fn hinted(ms: u64) -> u8 {
+pub(crate) fn hinted(ms: u64) -> Class {
     let octave = (u64::BITS - ms.leading_zeros()).clamp(9, 9 + 29);
-    SEEN + (octave - 9) as u8
+    Class::hint((octave - 9) as u16)
 }
 
 /// How much the return of a chunk saves for each byte that it takes up, against the average.

@@ -1,7 +1,11 @@
 use crate::slots::NIL;
 
-const CLASS: u16 = 0x3F;
-const HITS_SHIFT: u32 = 6;
+use super::class::Class;
+
+/// Lists of one weight.
+pub(crate) const LIST_STRIDE: usize = 192;
+
+const CLASS: u16 = 0x1FF;
 const WEIGHT_SHIFT: u32 = 9;
 /// Generations are numbers of four bits: three lie with the kids, the highest here.
 const GENERATION: u16 = 1 << 12;
@@ -23,7 +27,7 @@ pub(crate) struct Node {
     pub stamp: u32,
     /// From the lowest: kids 10 bits, generation 3, parent's generation 3.
     family: u16,
-    /// From the lowest: class 6 bits, hits 3, weight 2, and flags.
+    /// From the lowest: class 9 bits, weight 2, and flags.
     bits: u16,
 }
 
@@ -35,27 +39,19 @@ impl Default for Node {
 
 impl Node {
     /// A slot that was just filled, of this generation.
-    pub fn fresh(stamp: u32, hits: u8, weight: usize, class: u8, generation: u16) -> Self {
+    pub fn fresh(stamp: u32, weight: usize, class: Class, generation: u16) -> Self {
         let mut node = Node { stamp, ..Node::default() };
-        node.bits = FRESH | u16::from(hits) << HITS_SHIFT | (weight as u16) << WEIGHT_SHIFT | u16::from(class);
+        node.bits = FRESH | (weight as u16) << WEIGHT_SHIFT | class.bits();
         node.set_generation(generation);
         node
     }
 
-    pub fn class(self) -> u8 {
-        (self.bits & CLASS) as u8
+    pub fn class(self) -> Class {
+        Class::from_bits(self.bits & CLASS)
     }
 
-    pub fn set_class(&mut self, class: u8) {
-        self.bits = self.bits & !CLASS | u16::from(class);
-    }
-
-    pub fn hits(self) -> u8 {
-        (self.bits >> HITS_SHIFT & 7) as u8
-    }
-
-    pub fn set_hits(&mut self, hits: u8) {
-        self.bits = self.bits & !(7 << HITS_SHIFT) | u16::from(hits) << HITS_SHIFT;
+    pub fn set_class(&mut self, class: Class) {
+        self.bits = self.bits & !CLASS | class.bits();
     }
 
     pub fn weight(self) -> usize {
@@ -68,7 +64,7 @@ impl Node {
 
     /// The list of its class and weight.
     pub fn list(self) -> usize {
-        self.weight() * 64 + usize::from(self.class())
+        self.weight() * LIST_STRIDE + usize::from(self.class().index())
     }
 
     /// How many slots have this one as parent; stays at the maximum once there.

@@ -93,7 +93,8 @@ impl Chunks {
 
     /// Room for a chunk of `bytes` at this place of its chain, and what had to go for it.
     pub fn reserve(&mut self, now_ms: u64, (key, bytes): (&Key, u64), place: ChainPlace) -> (Reserve, Gone) {
-        let want = Want::new(bytes).with_place(place).with_tenant(self.tenant(key.namespace().tenant()));
+        let tenant = self.tenant(key.namespace().tenant());
+        let want = Want::new(bytes).with_place(place).with_tenant(tenant).with_digest(key.digest());
         let mut gone = Gone::default();
         loop {
             match self.index.reserve_for(now_ms, &want) {

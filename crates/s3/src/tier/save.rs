@@ -130,7 +130,7 @@ async fn room<'a>(
         return Ok(Err(Saved::Present));
     }
     let tenant = shared.books().tenant(op.key.namespace().tenant());
-    let want = Want::new(len).with_place(announced.place()).with_tenant(tenant);
+    let want = Want::new(len).with_place(announced.place()).with_tenant(tenant).with_digest(digest);
     place.turn().await;
     let claimed = claim(shared, &want, until).await;
     Ok(claimed.map_err(Saved::Shed))
