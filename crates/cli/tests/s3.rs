@@ -107,7 +107,9 @@ fn measured_puts_write_new_keys_or_with_same_keys_only_keys_that_exist() {
         let written = puts(&server);
         assert_eq!(written.len(), warm_up + 31, "{flag}");
         let (before, measured) = written.split_at(warm_up);
-        let removal = server.seen().iter().position(|seen| seen.method == "POST" && seen.target.contains("delete"));
+        // The listing for what an earlier run left is no part of it.
+        let asked = server.seen().into_iter().filter(|seen| !seen.target.contains("list-type")).collect::<Vec<_>>();
+        let removal = asked.iter().position(|seen| seen.method == "POST" && seen.target.contains("delete"));
         let expected = if flag.is_empty() { warm_up } else { written.len() };
         assert_eq!(
             removal,

@@ -149,10 +149,11 @@ async fn parts_of_a_store_that_ignores_ranges_are_asked_for_once() {
     let mut lease = scene.memory.lease(LEN);
     let error = scene.client.get_parallel("k", &mut lease, LEN / 4, 4).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    let before = scene.server.seen().len();
     assert_eq!(scene.client.get_parallel("k", &mut lease, LEN / 4, 4).await.unwrap().unwrap().len(), LEN as u64);
     assert!(lease.as_host().unwrap() == scene.bytes);
-    assert_eq!(scene.server.seen().len(), before + 1, "one request, of the whole object");
+    // The parts that were given up with the first may still arrive there, so requests are told apart by their header.
+    let whole = scene.server.seen().into_iter().filter(|seen| seen.method == "GET" && seen.header("range").is_none());
+    assert_eq!(whole.count(), 1, "one request, of the whole object");
     drop(lease);
     scene.end().await;
 }

@@ -86,7 +86,9 @@ async fn head_once(shared: &Shared, key: &Key, deadline: Instant) -> Result<Pres
     // Twice: a listing may leave the key to a HEAD.
     for _ in 0..2 {
         match shared.questions.begin(key.digest()) {
-            Question::Ask(_asked) => return head(shared, key, deadline).await,
+            // The answer may have come since it was looked for.
+            Question::Ask(_asked) if shared.known(key.digest()).is_none() => return head(shared, key, deadline).await,
+            Question::Ask(_) => {}
             Question::Wait(answered) => answered.await,
         }
         if let Some(len) = shared.known(key.digest()) {
@@ -156,10 +158,13 @@ fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
 /// Learns from one listing which of the keys are there, and how long they are.
 async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<HashMap<Digest, Option<u64>>, Error> {
     let unknown = keys.iter().filter(|key| shared.known(key.digest()).is_none());
+    let digests: Vec<Digest> = unknown.map(|key| *key.digest()).collect();
+    let by_digest: HashMap<&Digest, &Key> = keys.iter().map(|key| (key.digest(), key)).collect();
     let mut asked = HashMap::new();
-    for key in unknown {
-        // Another lookup's answer is waited for where that one is to be had.
-        if let Question::Ask(question) = shared.questions.begin(key.digest()) {
+    // What another lookup asks for is waited for where its answer is to be had; what is known by now is not asked for again.
+    for question in shared.questions.begin_all(&digests) {
+        if shared.known(question.digest()).is_none() {
+            let key = by_digest[question.digest()];
             asked.insert(shared.name_of(key)?, (key, shared.turns.look(key.digest()), question));
         }
     }

@@ -40,8 +40,28 @@ impl Questions {
         }
     }
 
+    /// Begins to ask for those of these keys that nobody asks for yet: at once, so that two lookups of the same keys are never both asked in part.
+    pub fn begin_all(&self, digests: &[Digest]) -> Vec<Asked<'_>> {
+        let mut all = self.lock();
+        let free = digests.iter().filter(|digest| match all.entry(**digest) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(free) => {
+                free.insert(Arc::default());
+                true
+            }
+        });
+        free.map(|digest| Asked { questions: self, digest: *digest }).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Arc<Notify>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Asked<'_> {
+    /// The key that is asked for.
+    pub fn digest(&self) -> &Digest {
+        &self.digest
     }
 }
 
@@ -67,6 +87,17 @@ mod tests {
         drop(first);
         second.await;
         assert!(matches!(questions.begin(&key), Question::Ask(_)));
+        assert!(questions.lock().is_empty(), "nothing is remembered");
+    }
+
+    #[test]
+    fn of_two_lookups_of_the_same_keys_one_asks_for_all() {
+        let (questions, keys) = (Questions::default(), [Digest([1; 32]), Digest([2; 32]), Digest([3; 32])]);
+        let first = questions.begin_all(&keys[..2]);
+        let second = questions.begin_all(&keys);
+        assert_eq!((first.len(), second.len()), (2, 1));
+        assert_eq!(second[0].digest(), &keys[2]);
+        drop((first, second));
         assert!(questions.lock().is_empty(), "nothing is remembered");
     }
 }
