@@ -1,6 +1,6 @@
 //! What the tiers of a configuration must not be together.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kvtier_core::{Error, ErrorKind};
 
@@ -8,6 +8,8 @@ use super::{Config, TierSpec};
 
 /// What a tier keeps its chunks on, to find two that share it.
 #[derive(PartialEq, Eq)]
+// A build without some of the tiers has none of their media.
+#[cfg_attr(not(all(feature = "file", feature = "s3")), allow(dead_code))]
 enum Medium {
     Directory(PathBuf),
     Bucket(String),
@@ -70,9 +72,10 @@ fn medium(tier: &TierSpec) -> Option<Medium> {
 }
 
 /// A path without links and relative parts; of one that is not there, as much as is.
-fn real(path: &Path) -> PathBuf {
+#[cfg(feature = "file")]
+fn real(path: &std::path::Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let resolve = |above: &Path| {
+    let resolve = |above: &std::path::Path| {
         let rest = absolute.strip_prefix(above).ok()?;
         Some(above.canonicalize().ok()?.join(rest))
     };
