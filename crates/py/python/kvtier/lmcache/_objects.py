@@ -40,11 +40,15 @@ class Group:
 
 
 class OnGpu:
-    """Memory of an object on a GPU, for the native half. Work of the current stream on it so far comes before ours."""
+    """Memory of an object on a GPU, for the native half. All work on the GPU so far comes before ours."""
 
     def __init__(self, obj: MemoryObj) -> None:
         self.obj = obj
-        stream = torch.cuda.current_stream().cuda_stream if torch.cuda.is_initialized() else 0
+        stream = 0
+        if torch.cuda.is_initialized():
+            # LMCache may have filled the object on a stream of its own, which nothing names here.
+            torch.cuda.synchronize()
+            stream = torch.cuda.current_stream().cuda_stream
         self.__cuda_array_interface__ = {
             "shape": (obj.get_size(),),
             "typestr": "|u1",
