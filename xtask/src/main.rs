@@ -52,7 +52,8 @@ Usage: cargo xtask <step> [options]
   bench lmcache [--s3] [--path DIR] [--sizes 4MiB,10MiB,32MiB] [--turns 5] [--gb 1] [--json FILE]
                                      our adapters beside LMCache's own, inside LMCache, in turns
   bench s3 [--ops get,put,head] [--sizes 64KiB,1MiB,10MiB,32MiB] [--inflight 1,8,64] [--schemes http,https,h2] [--peers NAME,...]
-           [--turns 5] [--gb 0.5] [--json FILE] [--with-lmcache] [--with-awscrt] [--with-boto3] [--with-mountpoint] [--table uploads]
+           [--turns 5] [--gb 0.5] [--json FILE] [--with-lmcache] [--with-awscrt] [--with-boto3] [--with-mountpoint]
+           [--table uploads|large-gets] [--realtime]
                                      the S3 client beside sockets and rivals, on a server of its own, in turns
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
   gpu-check [--dev]                  one program that tests and measures on a machine with a GPU, tried here without one
@@ -60,7 +61,7 @@ Usage: cargo xtask <step> [options]
   s3-server ceph|swift|garage|moto start|stop|status
                                      a real S3 server on loopback; prints how to reach it as lines for a shell
   test-lmcache [-k WORD]             the Python module inside the real LMCache, in an environment of its own
-  wheel                              the Python wheel, built and tested in an environment of its own
+  wheel [--no-test]                  the Python wheel, built and tested in an environment of its own; --no-test only builds it
 ";
 
 fn main() -> ExitCode {

@@ -15,6 +15,13 @@ use crate::testing::cores;
 /// The CPU time, on each core, that one command may use before it is killed, unless it asks for another limit.
 const LIMIT_S: u64 = 20 * 60;
 
+/// How a command ended.
+struct Ended {
+    status: ExitStatus,
+    /// Why it was killed, if it was.
+    killed: Option<Killed>,
+}
+
 /// The root of the workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies one folder below the root of the workspace")
@@ -85,10 +92,10 @@ impl Cmd {
         self.echo();
         if std::io::stdout().is_terminal() {
             // As it is, with colours and progress bars.
-            return self.judge(self.finish(self.spawn(Stdio::inherit, Stdio::inherit)?, &mut |_| {}, &mut |_| {})?);
+            return self.check(self.finish(self.spawn(Stdio::inherit, Stdio::inherit)?, &mut |_| {}, &mut |_| {})?);
         }
         let child = self.spawn(Stdio::piped, Stdio::piped)?;
-        self.judge(
+        self.check(
             self.finish(child, &mut |out| pass_on(std::io::stdout(), out), &mut |err| pass_on(std::io::stderr(), err))?,
         )
     }
@@ -110,7 +117,7 @@ impl Cmd {
         if !rest.is_empty() {
             see(&String::from_utf8_lossy(&rest));
         }
-        self.judge(ended)
+        self.check(ended)
     }
 
     /// Runs the command quietly and gives back its standard output.
@@ -118,7 +125,7 @@ impl Cmd {
         let mut text = Vec::new();
         let child = self.spawn(Stdio::piped, Stdio::piped)?;
         let mut err = |err: &[u8]| pass_on(std::io::stderr(), err);
-        self.judge(self.finish(child, &mut |out| text.extend_from_slice(out), &mut err)?)?;
+        self.check(self.finish(child, &mut |out| text.extend_from_slice(out), &mut err)?)?;
         String::from_utf8(text).with_context(|| format!("`{self}` printed something that is not UTF-8"))
     }
 
@@ -126,7 +133,7 @@ impl Cmd {
     pub fn works(&self) -> bool {
         let child = self.spawn(Stdio::null, Stdio::null);
         let ended = child.and_then(|child| self.finish(child, &mut |_| {}, &mut |_| {}));
-        ended.is_ok_and(|ended| self.judge(ended).is_ok())
+        ended.is_ok_and(|ended| self.check(ended).is_ok())
     }
 
     /// Runs the command quietly and gives back success and everything it printed.
@@ -136,10 +143,10 @@ impl Cmd {
         let ended =
             self.finish(child, &mut |bytes| out.extend_from_slice(bytes), &mut |bytes| err.extend_from_slice(bytes))?;
         let mut text = String::from_utf8_lossy(&[out, err].concat()).into_owned();
-        if let (_, Some(killed)) = ended {
+        if let Some(killed) = ended.killed {
             text += &format!("\n{}\n", self.why(killed));
         }
-        Ok((ended.0.success() && ended.1.is_none(), text))
+        Ok((ended.status.success() && ended.killed.is_none(), text))
     }
 
     /// In a group of its own, so that all of it can be ended. At a terminal the group stays ours, so that Ctrl-C reaches it.
@@ -159,7 +166,7 @@ impl Cmd {
     }
 
     /// Waits for the command to end, or ends it at its limits.
-    fn finish(&self, mut child: Child, out: Sink, err: Sink) -> Result<(ExitStatus, Option<Killed>)> {
+    fn finish(&self, mut child: Child, out: Sink, err: Sink) -> Result<Ended> {
         let limits = Limits { cpu: Duration::from_secs(self.limit_s) * cores() as u32, still: self.still };
         let (pid, seen) = (child.id(), &Seen::default());
         thread::scope(|scope| {
@@ -172,7 +179,7 @@ impl Cmd {
             seen.end();
             let killed = watcher.join().ok().flatten();
             read.and(errors.unwrap_or(Ok(()))).with_context(|| format!("cannot read what `{self}` prints"))?;
-            Ok((status.with_context(|| format!("cannot wait for `{self}`"))?, killed))
+            Ok(Ended { status: status.with_context(|| format!("cannot wait for `{self}`"))?, killed })
         })
     }
 
@@ -180,11 +187,11 @@ impl Cmd {
         println!("$ {self}");
     }
 
-    fn judge(&self, (status, killed): (ExitStatus, Option<Killed>)) -> Result<()> {
-        match (killed, status.success()) {
+    fn check(&self, ended: Ended) -> Result<()> {
+        match (ended.killed, ended.status.success()) {
             (Some(killed), _) => bail!("{}", self.why(killed)),
             (None, true) => Ok(()),
-            (None, false) => bail!("`{self}` failed ({status})"),
+            (None, false) => bail!("`{self}` failed ({})", ended.status),
         }
     }
 

@@ -1,11 +1,12 @@
-//! Python environments below `target/rivals` for programs that we are measured beside or tested against.
+//! Python environments below `rivals` in the target directory, for programs that we are measured beside or tested against.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::sh::{Cmd, root};
+use crate::sh::Cmd;
+use crate::workspace;
 
 /// Installing takes gigabytes: LMCache wants all of torch.
 const INSTALL_LIMIT_S: u64 = 30 * 60;
@@ -24,7 +25,7 @@ pub const LMCACHE: Venv =
 
 /// The environment's folder; made and filled if that was not done before.
 pub fn make(wanted: &Venv) -> Result<PathBuf> {
-    let home = root().join("target/rivals").join(wanted.name);
+    let home = workspace::target_dir().join("rivals").join(wanted.name);
     fs::create_dir_all(&home)?;
     let (done, packages) = (home.join("installed"), wanted.packages.join(" "));
     if fs::read_to_string(&done).is_ok_and(|there| there == packages) {

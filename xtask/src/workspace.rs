@@ -61,7 +61,8 @@ pub struct Target {
 
 /// Where cargo puts what it builds.
 pub fn target_dir() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| sh::root().join("target"), PathBuf::from)
+    // A relative one counts from the root, where xtask and all that it starts run.
+    sh::root().join(std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from))
 }
 
 /// Reads the members from the lock file as it stands; a lock file that is out of date is an error.

@@ -45,6 +45,11 @@ const ITEMS: &[Item] = &[
     Item { name: "lmcache-wheel", what: "the Python module inside the real LMCache", run: lmcache::wheel },
     Item { name: "python", what: "the Python module's tests with KVTIER_NIGHTLY=1", run: python::long },
     Item {
+        name: "wheel",
+        what: "the wheel for manylinux_2_28 with the command, installed and tested",
+        run: python::wheel,
+    },
+    Item {
         name: "python-valgrind",
         what: "memcheck on the Python module's tests, with a canary",
         run: python::valgrind,

@@ -20,6 +20,14 @@ struct Finder<'a> {
     problems: Vec<Problem>,
 }
 
+/// What is counted of a function, and what to do where it is too much.
+struct Measured {
+    size: usize,
+    max: usize,
+    what: String,
+    fix: &'static str,
+}
+
 impl Finder<'_> {
     fn check(&mut self, signature: &Signature, body: Option<&Block>) {
         let line = signature.fn_token.span.start().line;
@@ -30,14 +38,17 @@ impl Finder<'_> {
         if let Some(body) = body {
             let lines = body.brace_token.span.close().end().line - line + 1;
             let fix = "split it into named steps (a table of match arms may ask for an exception)";
-            self.judge(Rule::FnLines, line, lines, (LINES_MAX, format!("fn {name} has {lines} lines"), fix));
+            let found = Measured { size: lines, max: LINES_MAX, what: format!("fn {name} has {lines} lines"), fix };
+            self.compare(Rule::FnLines, line, found);
         }
         let params = signature.inputs.iter().filter(|input| matches!(input, FnArg::Typed(_))).count();
         let fix = "group those that travel together into a struct";
-        self.judge(Rule::FnParams, line, params, (PARAMS_MAX, format!("fn {name} has {params} parameters"), fix));
+        let what = format!("fn {name} has {params} parameters");
+        self.compare(Rule::FnParams, line, Measured { size: params, max: PARAMS_MAX, what, fix });
     }
 
-    fn judge(&mut self, rule: Rule, line: usize, size: usize, (max, what, fix): (usize, String, &str)) {
+    fn compare(&mut self, rule: Rule, line: usize, found: Measured) {
+        let Measured { size, max, what, fix } = found;
         if size > max && !self.source.allows(rule.name(), line) {
             self.problems.push(Problem::new(&self.source.path, line, format!("{what}, more than {max}"), fix));
         }

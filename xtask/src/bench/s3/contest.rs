@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::plan::{AWSCRT, BOTO3, Cell, LMCACHE, MOUNTPOINT, Plan};
-use super::served::{Served, building, program};
+use super::served::{Served, Setting, building, program};
 use super::{awscrt, boto3, lmcache};
 use crate::sh::Cmd;
 use crate::venv;
@@ -21,6 +21,7 @@ pub struct Contest {
     /// What is not measured, and why.
     pub absent: Vec<String>,
     server: Served,
+    setting: Setting,
     /// How to start those in Python.
     scripts: BTreeMap<&'static str, [String; 2]>,
 }
@@ -58,7 +59,8 @@ impl Contest {
         }
         let wanted = |name: &&str| plan.wants(name);
         let names = all.into_iter().filter(wanted).map(String::from).collect();
-        Ok(Contest { names, absent, server: Served::start(plan.latency_ms())?, scripts })
+        let setting = Setting { latency_ms: plan.preset.latency_ms, is_realtime: plan.is_realtime };
+        Ok(Contest { names, absent, server: Served::start(setting)?, setting, scripts })
     }
 
     /// One turn of one client. Bare sockets speak HTTP/1.1 whatever the others speak.
@@ -66,7 +68,7 @@ impl Contest {
         let socket = cell.socket();
         let http2 = socket != cell.scheme && !name.starts_with("raw-");
         let port = self.server.port(if http2 { &cell.scheme } else { socket });
-        let cmd = Cmd::new("taskset -c").arg(CORE.to_string());
+        let cmd = Cmd::new("").args(self.setting.pinned(CORE));
         let cmd = match self.scripts.get(name) {
             Some(script) => cmd.args(script),
             None => cmd.arg(program()).args(["run", "--peer", name]),

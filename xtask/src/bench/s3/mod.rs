@@ -9,6 +9,7 @@ mod compare;
 mod contest;
 mod lmcache;
 mod plan;
+mod preset;
 mod served;
 mod table;
 mod uploads;
@@ -49,12 +50,16 @@ pub fn run(args: &mut Args) -> Result<()> {
         save(&plan, &contest, &results, before)?;
     }
     let (machine, load) = (machine::line(), [before, machine::load()]);
+    let priority = if plan.is_realtime { "; at real-time priority" } else { "" };
     println!(
-        "\n{machine}; load average {:.1} before, {:.1} after; medians of {} turns of {} GB",
-        load[0], load[1], plan.turns, plan.gb
+        "\n{machine}; load average {:.1} before, {:.1} after{priority}; medians of {} turns of {}",
+        load[0],
+        load[1],
+        plan.turns,
+        plan.amount()
     );
     contest.absent.iter().for_each(|why| println!("not measured: {why}"));
-    if plan.is_uploads {
+    if plan.preset.is_uploads() {
         uploads::print(&plan, &contest.names, &results);
         return Ok(());
     }
@@ -68,6 +73,7 @@ fn save(plan: &Plan, contest: &Contest, results: &Results, load_before: f64) -> 
     let Some(file) = &plan.json else { return Ok(()) };
     let all = json!({
         "machine": machine::line(), "load_average": [load_before, machine::load()], "turns": plan.turns, "gb": plan.gb,
+        "realtime": plan.is_realtime,
         "absent": contest.absent, "samples": results.json(),
     });
     fs::write(file, format!("{all:#}\n")).with_context(|| format!("cannot write {file}"))

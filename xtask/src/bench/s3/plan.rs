@@ -2,6 +2,7 @@ use std::fmt;
 
 use anyhow::{Context, Result, bail};
 
+use super::preset::Preset;
 use crate::args::Args;
 
 /// A cell of HEADs has so many.
@@ -10,16 +11,6 @@ const HEADS: u64 = 20_000;
 const HEADS_INFLIGHT: u64 = 64;
 /// A cell of deletes has so many objects, of this size, and where each is a request so many of them in flight.
 const DELETES: (u64, u64, u64) = (4000, 64 << 10, 32);
-/// The table `uploads`: so many, each answered after this time, and what is measured unless it is asked for otherwise.
-pub const UPLOAD_COUNT: u64 = 100;
-pub const UPLOAD_LATENCY_MS: u64 = 80;
-const UPLOADS: [(&str, &str); 5] = [
-    ("--ops", "put"),
-    ("--schemes", "http"),
-    ("--sizes", "1MB"),
-    ("--inflight", "1,10"),
-    ("--peers", "kvtier,boto3,awscrt"),
-];
 /// Plain and under TLS, each with HTTP/1.1 and with HTTP/2.
 const SCHEMES: [&str; 4] = ["http", "https", "h2c", "h2"];
 /// Those that speak HTTP/2 without having agreed on it under TLS.
@@ -49,8 +40,10 @@ pub struct Plan {
     pub peers: Vec<String>,
     pub with_awscrt: bool,
     pub with_boto3: bool,
-    /// `--table uploads`: 100 uploads of 1 MB over a server with latency.
-    pub is_uploads: bool,
+    /// What is measured unless the command line says otherwise.
+    pub preset: Preset,
+    /// Server and clients run at real-time priority, so that other programs do not take their cores.
+    pub is_realtime: bool,
     pub with_lmcache: bool,
     pub with_mountpoint: bool,
     pub turns: usize,
@@ -112,28 +105,20 @@ impl fmt::Display for Cell {
 impl Plan {
     pub fn new(args: &mut Args) -> Result<Plan> {
         let with_lmcache = args.flag("--with-lmcache");
-        let is_uploads = match args.value("--table")?.as_deref() {
-            None => false,
-            Some("uploads") if !with_lmcache => true,
-            Some("uploads") => bail!("LMCache's adapter has no part in the table 'uploads'"),
-            Some(other) => bail!("no table '{other}'; there is: uploads"),
-        };
-        // Beside LMCache what it is asked for: chunks, over plain HTTP, by the tier.
-        let mut list = |name: &str, usual: &str, beside_lmcache: &str| -> Result<Vec<String>> {
-            let of_table = UPLOADS.iter().find(|(flag, _)| is_uploads && *flag == name);
-            let usual = of_table.map_or(if with_lmcache { beside_lmcache } else { usual }, |(_, value)| *value);
-            let text = args.value(name)?.unwrap_or_else(|| usual.into());
+        let preset = Preset::find(args.value("--table")?.as_deref(), with_lmcache)?;
+        let mut list = |name: &str| -> Result<Vec<String>> {
+            let text = args.value(name)?.unwrap_or_else(|| preset.value(name).into());
             Ok(text.split(',').filter(|word| !word.is_empty()).map(String::from).collect())
         };
-        let ops = known(list("--ops", "get,put,head", "put,get,delete")?, &["get", "put", "head", "delete"])?;
-        let schemes = known(list("--schemes", "http,https,h2", "http")?, &SCHEMES)?;
-        let sizes = list("--sizes", "64KiB,1MiB,10MiB,32MiB", "1MiB,4MiB,32MiB")?;
-        let inflight = list("--inflight", "1,8,64", "8")?;
-        let peers = list("--peers", "", "raw-tokio,raw-blocking,kvtier,kvtier-tier,lmcache")?;
+        let ops = known(list("--ops")?, &["get", "put", "head", "delete"])?;
+        let schemes = known(list("--schemes")?, &SCHEMES)?;
+        let sizes = list("--sizes")?;
+        let inflight = list("--inflight")?;
+        let peers = list("--peers")?;
         let mut with = |flag: &str, name: &str| args.flag(flag) || peers.iter().any(|peer| peer == name);
         let (with_awscrt, with_mountpoint) = (with("--with-awscrt", AWSCRT), with("--with-mountpoint", MOUNTPOINT));
         let with_boto3 = with("--with-boto3", BOTO3);
-        let gb = args.value("--gb")?.unwrap_or_else(|| "0.5".into());
+        let gb = args.value("--gb")?.unwrap_or_else(|| preset.value("--gb").into());
         let plan = Plan {
             ops,
             sizes: sizes.iter().map(|text| bytes(text)).collect::<Result<_>>()?,
@@ -142,7 +127,8 @@ impl Plan {
             peers,
             with_awscrt,
             with_boto3,
-            is_uploads,
+            preset,
+            is_realtime: args.flag("--realtime"),
             with_lmcache,
             with_mountpoint,
             turns: args.number("--turns")?.unwrap_or(5).max(1) as usize,
@@ -171,9 +157,9 @@ impl Plan {
             || (self.with_mountpoint && name == MOUNTPOINT)
     }
 
-    /// How long the server waits before each answer.
-    pub fn latency_ms(&self) -> u64 {
-        if self.is_uploads { UPLOAD_LATENCY_MS } else { 0 }
+    /// What one turn moves, for people.
+    pub fn amount(&self) -> String {
+        self.preset.count.map_or_else(|| format!("{} GB", self.gb), |count| format!("{count} operations"))
     }
 
     pub fn cells(&self) -> Vec<Cell> {
@@ -185,8 +171,7 @@ impl Plan {
                     let count = match op.as_str() {
                         "head" => HEADS,
                         "delete" => DELETES.0,
-                        "put" if self.is_uploads => UPLOAD_COUNT,
-                        _ => moved.max(2 * inflight),
+                        _ => self.preset.count.unwrap_or(moved.max(2 * inflight)),
                     };
                     cells.push(Cell { scheme: scheme.clone(), op: op.clone(), size, inflight, count });
                 }
@@ -256,6 +241,20 @@ mod tests {
         assert!(plan(&["--with-awscrt"]).with_awscrt && !plan(&[]).with_awscrt);
         assert!(plan(&["--peers", "kvtier,awscrt"]).with_awscrt && plan(&["--peers", "kvtier,awscrt"]).is_alone());
         assert!(!plan(&["--peers", "kvtier", "--with-mountpoint"]).is_alone());
+    }
+
+    #[test]
+    fn a_table_names_what_it_measures() {
+        let plan = |flags: &[&str]| Plan::new(&mut Args::of(flags)).unwrap();
+        let large = plan(&["--table", "large-gets", "--realtime"]);
+        assert_eq!((large.cells().len(), large.is_realtime, large.amount().as_str()), (8, true, "1 GB"));
+        assert!(large.wants("object_store") && !large.wants("opendal") && !large.is_alone());
+        let schemes = |plan: &Plan| plan.cells().into_iter().map(|cell| cell.scheme).collect::<Vec<_>>();
+        assert_eq!(schemes(&large).iter().filter(|scheme| *scheme == "http").count(), 4);
+        let one = plan(&["--table", "large-gets", "--schemes", "http", "--sizes", "4MiB", "--inflight", "2"]);
+        assert_eq!((schemes(&one).as_slice(), one.cells()[0].size), (&["http".to_owned()][..], 4 << 20));
+        assert_eq!(plan(&["--table", "uploads"]).amount(), "100 operations");
+        assert!(!plan(&[]).is_realtime);
     }
 
     #[test]

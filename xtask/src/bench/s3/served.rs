@@ -25,6 +25,24 @@ pub struct Served {
     _ends_when_closed: ChildStdin,
 }
 
+/// What a server is started for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setting {
+    /// Each request is answered after this time.
+    pub latency_ms: u64,
+    /// It and its clients run at real-time priority.
+    pub is_realtime: bool,
+}
+
+impl Setting {
+    /// The words before a command that pin it to a core.
+    pub fn pinned(&self, core: usize) -> Vec<String> {
+        let priority: &[&str] = if self.is_realtime { &["chrt", "-f", "10"] } else { &[] };
+        let core = core.to_string();
+        priority.iter().copied().chain(["taskset", "-c", &core]).map(String::from).collect()
+    }
+}
+
 /// Builds the program. Not --locked: our own crates' dependencies may have grown since; the peers' versions stay as they are all the same.
 pub fn building() -> Cmd {
     Cmd::new("cargo build --release --manifest-path").arg(MANIFEST).limit_s(BUILD_MAX_S)
@@ -39,17 +57,18 @@ impl Served {
     /// Builds it without peers and starts it.
     pub fn alone() -> Result<Served> {
         building().arg("--no-default-features").run()?;
-        Served::start(0)
+        Served::start(Setting::default())
     }
 
-    /// Starts what was built. Each request is answered after `latency_ms`.
-    pub fn start(latency_ms: u64) -> Result<Served> {
+    /// Starts what was built.
+    pub fn start(setting: Setting) -> Result<Served> {
         let certificate = root().join("target/bench-s3.pem").to_string_lossy().into_owned();
-        let mut server = Command::new("taskset");
-        server.args(["-c", &(machine::cores() - 1).to_string(), &program(), "serve", "--certificate", &certificate]);
-        server.args(["--latency-ms", &latency_ms.to_string()]);
+        let words = setting.pinned(machine::cores() - 1);
+        let mut server = Command::new(&words[0]);
+        server.args(&words[1..]).args([&program(), "serve", "--certificate", &certificate]);
+        server.args(["--latency-ms", &setting.latency_ms.to_string()]);
         let server = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut server = server.context("cannot start `taskset` (Debian package util-linux)")?;
+        let mut server = server.with_context(|| format!("cannot start `{}` (Debian package util-linux)", words[0]))?;
         let mut line = String::new();
         BufReader::new(server.stdout.take().context("a piped standard output")?).read_line(&mut line)?;
         let ports = serde_json::from_str(&line).context("the server does not start")?;
@@ -67,5 +86,17 @@ impl Drop for Served {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn real_time_priority_is_only_taken_when_asked_for() {
+        let words = |is_realtime| Setting { is_realtime, ..Setting::default() }.pinned(1).join(" ");
+        assert_eq!(words(false), "taskset -c 1");
+        assert_eq!(words(true), "chrt -f 10 taskset -c 1");
     }
 }

@@ -1,14 +1,15 @@
 //! The table `uploads`: small objects over a server that answers late, where the time is that of the round trips.
 
-use super::plan::{Cell, Plan, UPLOAD_COUNT, UPLOAD_LATENCY_MS};
+use super::plan::{Cell, Plan};
 use super::table::Results;
 
 /// Prints a row for each client: seconds for all uploads and CPU time, by uploads in flight.
 pub fn print(plan: &Plan, names: &[String], results: &Results) {
     let cells = plan.cells();
+    let (count, latency_ms) = (cells.first().map_or(0, |cell| cell.count), plan.preset.latency_ms);
     let head: String = cells.iter().map(heading).collect();
     println!(
-        "\n{UPLOAD_COUNT} uploads to a server that answers each after {UPLOAD_LATENCY_MS} ms; connections are open before the clock starts:\n\n\
+        "\n{count} uploads to a server that answers each after {latency_ms} ms; connections are open before the clock starts:\n\n\
          | client |{head}\n|---|{}",
         "---|".repeat(4 * cells.len())
     );
@@ -48,7 +49,7 @@ mod tests {
             cells.iter().map(|cell| (cell.size, cell.inflight, cell.count)).collect::<Vec<_>>(),
             [(1_000_000, 1, 100), (1_000_000, 10, 100)]
         );
-        assert!(plan.with_awscrt && plan.with_boto3 && plan.is_alone() && plan.latency_ms() == 80);
+        assert!(plan.with_awscrt && plan.with_boto3 && plan.is_alone() && plan.preset.latency_ms == 80);
         let mut results = Results::default();
         let sample = Sample { mb_per_s: 12.5, cpu_s_per_gb: 2.0, p99_ms: 81.0, ..Sample::default() };
         results.add(&cells[0], "kvtier", sample);

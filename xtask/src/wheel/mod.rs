@@ -1,72 +1,32 @@
 //! The Python module: built and tested, quickly as it stands (`ci`), or as the wheel that users install (`cargo xtask wheel`).
 
+mod build;
+mod glibc;
+
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::args::Args;
+pub use build::{run, wheels};
+
 use crate::sh::{Cmd, root};
 use crate::venv::{self, Venv};
 use crate::workspace;
 
-/// What builds a wheel and checks its types.
-const BUILDER: Venv = Venv { name: "wheel", packages: &["maturin==1.9.6", "mypy==1.18.2"], alone: false };
 /// What the module's tests want besides the module.
 const TESTS: Venv = Venv { name: "python", packages: &[NUMPY], alone: true };
 /// Any that CPython 3.10 and later can have.
 const NUMPY: &str = "numpy>=2.2,<3";
 /// The S3 server that the module's tests talk to, and the variable that names it to them.
 const SERVER: (&str, &str) = ("kvtier-s3-server", "KVTIER_S3_SERVER");
-/// The interpreter whose stable ABI has no buffer protocol yet.
-const OLD: &str = "python3.10";
-/// The longest that building a wheel may take.
-const BUILD_LIMIT_S: u64 = 30 * 60;
+/// The command, which the wheel brings.
+const COMMAND: &str = "kvtier";
 /// The longest that the module's tests may take.
 const TESTS_LIMIT_S: u64 = 30 * 60;
 /// With the lengths of a night.
 const LONG_TESTS_LIMIT_S: u64 = 2 * 60 * 60;
-
-/// `cargo xtask wheel`: builds the wheel for CPython 3.11 and later, and where there is a CPython 3.10 one for it too, installs each into an
-/// environment of its own and tests it there; checks the types.
-pub fn run(args: &mut Args) -> Result<()> {
-    args.end()?;
-    let home = venv::make(&BUILDER)?;
-    let tool = |name: &str| Cmd::new("").arg(text(&home.join("venv/bin").join(name)));
-    let types = ["--config-file", "crates/py/pyproject.toml", "crates/py/python", "examples/python"];
-    tool("mypy").args(types).run()?;
-    let mut lines = vec![one(&tool("maturin"), &home.join("venv/bin/python3"), "wheels", &[])?];
-    if Cmd::new(OLD).arg("--version").works() {
-        let venv = home.join("venv310");
-        Cmd::new(OLD).args(["-m", "venv"]).arg(text(&venv)).read()?;
-        lines.push(one(&tool("maturin"), &venv.join("bin/python3"), "wheels310", &["--no-default-features"])?);
-    } else {
-        lines.push(format!("no wheel for CPython 3.10: there is no {OLD}"));
-    }
-    lines.iter().for_each(|line| println!("{line}"));
-    Ok(())
-}
-
-/// Builds a wheel for an interpreter, installs it there and runs the tests.
-fn one(maturin: &Cmd, python: &Path, out: &str, features: &[&str]) -> Result<String> {
-    let out = root().join("target").join(out);
-    let _ = fs::remove_dir_all(&out);
-    let build = maturin.clone().args(["build", "--release", "--locked", "-m", "crates/py/Cargo.toml", "--out"]);
-    let build = build.arg(text(&out)).arg("--interpreter").arg(text(python)).args(features.iter().copied());
-    build.limit_s(BUILD_LIMIT_S).run()?;
-    let wheel = only_file(&out)?;
-    let bytes = fs::metadata(&wheel)?.len();
-    let pip = Cmd::new("").arg(text(python)).args(["-m", "pip", "install", "--quiet"]);
-    pip.clone().args(["--force-reinstall", "--no-deps"]).arg(text(&wheel)).run()?;
-    pip.arg(NUMPY).run()?;
-    // What the tests talk to: the S3 server, and among the libraries the stand-in for libcuda.
-    Cmd::new("cargo build --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --examples --lib --bin")
-        .arg(SERVER.0)
-        .run()?;
-    let tests = tests(python, None, &[])?.whole()?;
-    Ok(format!("{} ({:.1} MB): {tests}", wheel.display(), bytes as f64 / 1e6))
-}
 
 /// Builds the module as the workspace stands, and runs its examples and its tests. Where NumPy cannot be had, its test is skipped, which the
 /// count tells.
@@ -80,12 +40,12 @@ pub fn test() -> Result<Tests> {
             .limit_s(TESTS_LIMIT_S)
             .run()?;
     }
-    tests(&python, Some(&module), &[])
+    run_tests(&python, Some(&module), &[])
 }
 
 /// All tests over the module as the workspace stands, with switches for them.
 pub fn test_with(env: &[(&str, &str)]) -> Result<Tests> {
-    tests(&python()?, Some(&stage("dev")?), env)
+    run_tests(&python()?, Some(&stage("dev")?), env)
 }
 
 /// An interpreter with NumPy, or the machine's own.
@@ -104,13 +64,13 @@ pub fn python() -> Result<PathBuf> {
 pub fn stage(profile: &str) -> Result<PathBuf> {
     // For tests all libraries with the features that `cargo test` gives them, which takes naming the examples too: little is left to build.
     let tests = format!(
-        "--workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --examples --bin {}",
+        "--workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --examples --bin {COMMAND} --bin {}",
         SERVER.0
     );
     // What is staged for release is measured.
     let what = if profile == "dev" { &tests } else { "-p kvtier-py --features kvtier-py/lock-clock" };
     Cmd::new(&format!("cargo build --locked --lib --profile {profile} {what}")).run()?;
-    let package = root().join("target/py/kvtier");
+    let package = workspace::target_dir().join("py/kvtier");
     let _ = fs::remove_dir_all(&package);
     copy_sources(&root().join("crates/py/python/kvtier"), &package)?;
     fs::copy(
@@ -118,7 +78,14 @@ pub fn stage(profile: &str) -> Result<PathBuf> {
         package.join("_native.abi3.so"),
     )
     .context("the built module")?;
-    Ok(root().join("target/py"))
+    if profile == "dev" {
+        // Where `python -m kvtier` finds the command of packages that `pip install --target` put into a folder.
+        let bin = workspace::target_dir().join("py/bin");
+        fs::create_dir_all(&bin)?;
+        fs::copy(workspace::target_dir().join("debug").join(COMMAND), bin.join(COMMAND))
+            .context("the built command")?;
+    }
+    Ok(workspace::target_dir().join("py"))
 }
 
 fn copy_sources(from: &Path, to: &Path) -> Result<()> {
@@ -135,7 +102,7 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn tests(python: &Path, path: Option<&Path>, env: &[(&str, &str)]) -> Result<Tests> {
+fn run_tests(python: &Path, path: Option<&Path>, env: &[(&str, &str)]) -> Result<Tests> {
     let cmd = Cmd::new("").arg(text(python)).args(["-m", "unittest", "discover", "-v", "-s", "crates/py/tests"]);
     let cmd = path.iter().fold(cmd, |cmd, path| cmd.env("PYTHONPATH", text(path)));
     let cmd = with_stand_in(cmd);
@@ -193,18 +160,12 @@ pub fn unittest(cmd: Cmd) -> Result<Tests> {
     }
 }
 
-fn only_file(dir: &Path) -> Result<PathBuf> {
-    let mut files = fs::read_dir(dir)?;
-    let file = files.next().context("maturin left no wheel")??;
-    Ok(file.path())
-}
-
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
-mod tests_of_it {
+mod tests {
     use super::*;
 
     #[test]
