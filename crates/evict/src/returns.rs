@@ -55,6 +55,8 @@ pub(crate) struct Evidence {
     pub events_max: f32,
     /// How many chunks a request uses.
     pub request_chunks: f32,
+    /// What the differences between classes count: at 0 all classes are like the average.
+    pub class_weight: f32,
 }
 
 type Curve = [f32; AGES];
@@ -116,7 +118,11 @@ impl Returns {
                 Some(curve) => Prior { curve, trust: trust(Trust::CLASS) },
                 None => Prior { curve: &average, trust: trust(Trust::HINT) },
             };
-            self.worth[class] = worth(&self.chances(watched, class..class + 1, prior));
+            let mut chances = self.chances(watched, class..class + 1, prior);
+            for (chance, average) in chances.iter_mut().zip(&average) {
+                *chance = average + evidence.class_weight * (*chance - average);
+            }
+            self.worth[class] = worth(&chances);
             // The oldest of a class stands for all of it: what is worth less before than at its age goes with the class. And what seems to
             // rise was one request's return, mostly.
             if class < SEEN {
@@ -250,7 +256,7 @@ mod tests {
         (hits * HITS + size * SIZES) as u8
     }
 
-    const EVIDENCE: Evidence = Evidence { events_max: 1e9, request_chunks: 1.0 };
+    const EVIDENCE: Evidence = Evidence { events_max: 1e9, request_chunks: 1.0, class_weight: 1.0 };
 
     #[test]
     fn a_class_that_was_seen_little_counts_as_those_of_the_same_hits_and_size() {

@@ -75,6 +75,17 @@ fn index(c: &mut Criterion) {
             })
         })
     });
+    for count in [1, 64, 4096] {
+        let keys: Vec<Digest> = random().take(count).map(key).collect();
+        group.throughput(Throughput::Elements(count as u64));
+        group.bench_function(format!("hold {count}, give back by keys"), |b| {
+            b.iter(|| {
+                let hold = index.hold(&keys, 1).expect("there is one hold at a time");
+                index.release_keys(hold, &keys);
+            })
+        });
+    }
+    group.throughput(Throughput::Elements(1));
     let mut fresh = ENTRIES..;
     group.bench_function("save that evicts", |b| b.iter_custom(|n| timed(fresh.by_ref(), n, |k| save(&mut index, k))));
     group.finish();

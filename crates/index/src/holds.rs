@@ -141,13 +141,15 @@ impl Index {
     /// with its last key the hold ends.
     pub fn release_keys(&mut self, id: HoldId, keys: &[Digest]) {
         let Some(hold) = self.holds.by_id.get(&id.0) else { return };
-        let (mut named, mut given_back) = (hold.named().to_vec(), Vec::with_capacity(keys.len()));
-        for digest in keys {
-            let slot = self.find(digest);
-            let place = named.iter().position(|own| Some(*own) == slot);
+        let slots = keys.iter().filter_map(|digest| self.find(digest)).collect();
+        let (mut given_back, mut named) = take_each(hold.named(), slots, |slot| *slot);
+        if given_back.len() < keys.len() {
             // What vanished, or was saved anew since, is held where it was.
-            let place = place.or_else(|| named.iter().position(|own| self.slab[*own].digest == *digest));
-            given_back.extend(place.map(|place| named.remove(place)));
+            let found: Vec<Digest> = given_back.iter().map(|slot| self.slab[*slot].digest).collect();
+            let (_, rest) = take_each(keys, found, |digest| *digest);
+            let (vanished, left) = take_each(&named, rest, |slot| self.slab[*slot].digest);
+            given_back.extend(vanished);
+            named = left;
         }
         let others = &hold.slots[hold.named..];
         let with_sets = !others.is_empty() || !self.sets.is_empty();
@@ -207,4 +209,26 @@ impl Index {
             }
         }
     }
+}
+
+/// Splits `all` into the items whose key is among `wanted`, as many of each as it is there times, the first of them first; and the others. Both
+/// stay in their order. The work grows with the number of items, not with its product with `wanted`.
+fn take_each<T: Copy, K: Ord>(all: &[T], mut wanted: Vec<K>, key: impl Fn(&T) -> K) -> (Vec<T>, Vec<T>) {
+    wanted.sort_unstable();
+    // How many of the equal keys from a place on were used already.
+    let mut used = vec![0usize; wanted.len()];
+    let (mut taken, mut others) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(all.len()));
+    for item in all {
+        let key = key(item);
+        let first = wanted.partition_point(|other| *other < key);
+        let is_free = |first: &usize| wanted.get(first + used[*first]).is_some_and(|other| *other == key);
+        match Some(first).filter(|first| *first < wanted.len()).filter(is_free) {
+            Some(first) => {
+                used[first] += 1;
+                taken.push(*item);
+            }
+            None => others.push(*item),
+        }
+    }
+    (taken, others)
 }

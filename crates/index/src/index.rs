@@ -431,7 +431,9 @@ impl Index {
     pub(crate) fn tell_policy(&mut self, slot: u32) {
         let chunk = self.slab[slot].chunk();
         let parent = chunk.parent.and_then(|tag| self.find_tag(tag));
-        if let (Some(before), None, false) = (chunk.parent, parent, self.policy.takes_orphans()) {
+        // One that is leaving may be gone when the next save of it ends.
+        let stays = parent.is_some_and(|slot| self.slab[slot].state != State::Leaving);
+        if let (Some(before), false, false) = (chunk.parent, stays, self.policy.takes_orphans()) {
             self.note_early(&chunk.digest, before);
         }
         let entry = kvtier_evict::Entry::new(slot, chunk.bytes).with_chain(parent, chunk.depth);

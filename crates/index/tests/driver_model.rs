@@ -309,3 +309,49 @@ proptest! {
         }
     }
 }
+
+/// A chunk comes while the one before it leaves and is being saved again.
+#[test]
+fn a_chain_keeps_a_beginning_that_left_and_came_back() {
+    let config = IndexConfig::new(8).with_high_mark(1.0).with_suspects_max(3);
+    let index = Index::new(config, PolicyKind::Default.build()).unwrap();
+    let kind = PolicyKind::Default;
+    let mut world = World {
+        index,
+        kind,
+        rooms: vec![],
+        leaving: vec![],
+        holds: vec![],
+        sets: vec![],
+        expected: vec![],
+        orphans: BTreeSet::new(),
+    };
+    let ops = [
+        Op::Begin(0, 0, 0),
+        Op::Begin(2, 3, 2),
+        Op::Begin(0, 1, 0),
+        Op::Begin(1, 1, 1),
+        Op::Begin(2, 3, 2),
+        Op::Begin(1, 0, 1),
+        Op::Begin(0, 2, 0),
+        Op::Begin(2, 4, 2),
+        Op::Come(15899278812735766553),
+        Op::Come(1487510470098976713),
+        Op::Squeeze(1),
+        Op::Come(111266250346753019),
+        Op::Come(3268520840279271971),
+        Op::Expect(0, 0),
+        Op::AnswerAll,
+        Op::Come(0),
+        Op::Come(0),
+        Op::Come(55106550937447825),
+        Op::Declare(vec![(2, 3), (1, 2)]),
+        Op::End(0),
+        Op::Begin(0, 0, 0),
+        Op::Begin(2, 5, 2),
+    ];
+    for op in ops {
+        world.step(op);
+        world.check();
+    }
+}

@@ -48,3 +48,20 @@ fn a_set_is_looked_up_in_one_pass_over_it_whatever_is_suspect_elsewhere() {
         assert!(begun.elapsed() < LONG, "{n} of {MEMBERS} were looked up in {:?}", begun.elapsed());
     }
 }
+
+#[test]
+fn keys_of_a_hold_are_given_back_in_one_pass_over_it() {
+    let mut index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
+    let count = MEMBERS * 4;
+    let keys: Vec<Digest> = (0..count).map(digest).collect();
+    keys.iter().for_each(|key| assert!(matches!(index.insert(Chunk::new(*key, 1, 1)), Inserted::New(_))));
+    let hold = index.hold(&keys, 1000).unwrap();
+    let (first, last) = keys.split_at(keys.len() / 2);
+    let last_first: Vec<Digest> = last.iter().rev().copied().collect();
+    let begun = Instant::now();
+    index.release_keys(hold, &last_first);
+    assert!(!index.is_held(&last[0]) && index.is_held(&first[0]));
+    index.release_keys(hold, first);
+    assert!(begun.elapsed() < LONG, "{count} keys were given back in {:?}", begun.elapsed());
+    assert_eq!((index.is_held(&first[0]), index.usage().holds), (false, 0));
+}

@@ -148,8 +148,17 @@ impl Model {
 
     fn release_keys(&mut self, hold: u64, keys: &[u8]) {
         let Some((_, held)) = self.holds.get_mut(&hold) else { return };
-        let take = |key: &u8| held.iter().position(|(own, _)| own == key).map(|place| held.remove(place));
-        let released = keys.iter().filter_map(take).collect();
+        // In the order of the hold, whatever order they are named in.
+        let mut places: Vec<usize> = Vec::new();
+        for key in keys {
+            let mut of_key = held.iter().enumerate().filter(|(_, (own, _))| own == key).map(|(place, _)| place);
+            places.extend(of_key.find(|place| !places.contains(place)));
+        }
+        places.sort_unstable();
+        let released = places.iter().map(|place| held[*place]).collect();
+        for place in places.iter().rev() {
+            held.remove(*place);
+        }
         if held.is_empty() {
             self.holds.remove(&hold);
         }

@@ -1,0 +1,76 @@
+//! What is learnt from: chunks that return, those that were given up, and those that are watched.
+
+use crate::history::Ghost;
+use crate::returns::{Evidence, Watched};
+
+use super::class::{Class, HITS_MAX, gap_of};
+use super::{Gone, KvPolicy};
+
+/// No look at all chunks looks at more than this many at a time.
+const STRIPE: usize = 1 << 15;
+
+impl KvPolicy {
+    /// Remembers who went of late: before anybody asks for what is remembered. Whether a tag is in the sample is seen when it was read,
+    /// which takes a while.
+    #[inline(never)]
+    pub(super) fn bury(&mut self) {
+        let (all, len) = self.gone.take();
+        for gone in &all[..len] {
+            if let Some(old) = self.history.push(gone.tag, gone.ghost) {
+                self.returns.lost(old.class.index(), gone.at.wrapping_sub(old.stamp), self.history.weight());
+            }
+        }
+    }
+
+    /// Remembers what was given up, or shed.
+    pub(super) fn remember(&mut self, tag: u64, ghost: Ghost) {
+        if self.gone.push(Gone { tag, ghost, at: self.now }) {
+            self.bury();
+        }
+    }
+
+    /// Learns from the return of what was given up. The class that it has from now on.
+    pub(super) fn returned(&mut self, ghost: Ghost) -> Class {
+        let age = self.age(ghost.stamp);
+        self.guard.missed(ghost.stamp, self.now, self.history.weight());
+        self.returns.returned(ghost.class.index(), age, self.history.weight());
+        let request = ghost.class.last_request().with_gap(gap_of(age, self.nodes.len()));
+        Class::seen((ghost.class.hits() + 1).min(HITS_MAX), request)
+    }
+
+    /// Forgets a tag; what was remembered of it. Of most that is nothing: they are not in the sample.
+    pub(super) fn recall(&mut self, tag: u64) -> Option<Ghost> {
+        if !self.history.samples(tag) {
+            return None;
+        }
+        self.bury();
+        self.history.take(tag)
+    }
+
+    /// Looks at a part of what is watched, and learns.
+    pub(super) fn learn(&mut self) {
+        self.learnt_at = self.now;
+        self.bury();
+        let mut watched = Watched::new();
+        let share = |all: usize| (all.div_ceil(STRIPE), all.min(STRIPE));
+        let (parts, len) = share(self.nodes.end());
+        let from = self.stripe % parts.max(1) * STRIPE;
+        for slot in from..(from + len).min(self.nodes.end()) {
+            if self.nodes.is_tracked(slot as u32) {
+                let node = self.nodes[slot as u32];
+                watched.add(node.class().index(), self.age(node.stamp), parts as f32);
+            }
+        }
+        let (parts, len) = share(self.history.buckets());
+        let from = self.stripe % parts.max(1) * STRIPE;
+        let weight = self.history.weight() * parts as f32;
+        for ghost in self.history.ghosts(from..(from + len).min(self.history.buckets())) {
+            watched.add(ghost.class.index(), self.age(ghost.stamp), weight);
+        }
+        self.stripe = self.stripe.wrapping_add(1);
+        let all = self.nodes.len().max(1 << 16) as f32;
+        let class_weight = self.guard.class_weight(self.nodes.len());
+        let evidence = Evidence { events_max: 64.0 * all, request_chunks: self.request_chunks, class_weight };
+        self.returns.learn(&watched, &evidence);
+    }
+}

@@ -1,0 +1,97 @@
+//! What a request shows: which chunks it used, and the class that they have after it.
+
+use crate::Entry;
+use crate::slots::NIL;
+
+use super::class::{self, Class, HITS_MAX, LastRequest, RETAINED, gap_of};
+use super::{KvPolicy, Run};
+
+/// The mean is over about this many requests.
+const REQUESTS_AVERAGED: f32 = 256.0;
+
+impl KvPolicy {
+    /// One request used these slots, given in the order of their chain.
+    pub(super) fn use_chain(&mut self, chain: &[u32]) {
+        let before = self.now;
+        self.now = before.wrapping_add(chain.len() as u32);
+        self.guard.count_uses(chain.len() + self.absent);
+        if chain.len() > 1 {
+            self.request_chunks += (chain.len() as f32 - self.request_chunks) / REQUESTS_AVERAGED;
+        }
+        let request = self.last_request(chain);
+        let mut hits = 0;
+        for (at, slot) in chain.iter().copied().enumerate().rev() {
+            if !self.nodes.is_tracked(slot) {
+                continue;
+            }
+            let node = self.nodes[slot];
+            // Each chunk has a time of its own: heads of chains are used after what follows them.
+            let stamp = before.wrapping_add((chain.len() - at) as u32);
+            let is_hit = !self.completes(slot, chain.len());
+            if self.guard.watches(slot) {
+                self.guard.used(node.stamp, stamp, is_hit);
+            }
+            if is_hit {
+                self.returns.returned(node.class().index(), self.age(node.stamp), 1.0);
+                hits = hits.max((node.class().hits() + 1).min(HITS_MAX));
+            }
+            // What is after it in the chain was hit no more often.
+            hits = hits.max(node.class().hits());
+            self.nodes[slot].set_fresh(false);
+            if node.parent == NIL && at > 0 {
+                self.attach(slot, chain[at - 1]);
+            }
+            let kept = node.class().is(RETAINED);
+            let class = if kept { node.class().with_hits(hits) } else { Class::seen(hits, request) };
+            self.renew_at(slot, class, stamp);
+        }
+        self.guard.begin_request();
+    }
+
+    /// Whether a touch of `n` slots only completes the saving of this one.
+    pub(super) fn completes(&self, slot: u32, n: usize) -> bool {
+        let soon = (2 * n).max(self.nodes.len() / 32);
+        self.nodes[slot].is_fresh() && self.age(self.nodes[slot].stamp) as usize <= soon
+    }
+
+    /// What this request shows of its conversation: how long it paused, since its deepest chunk that is not new was used, and how many chunks
+    /// it added.
+    pub(super) fn last_request(&self, chain: &[u32]) -> LastRequest {
+        let mut added = self.absent;
+        for slot in chain.iter().rev().filter(|slot| self.nodes.is_tracked(**slot)) {
+            let node = &self.nodes[*slot];
+            if !self.completes(*slot, chain.len()) {
+                // The new chunks are its children already.
+                return LastRequest::new(self.gap_since(*slot, usize::from(added > self.absent)), added);
+            }
+            if node.class().hits() > 0 {
+                return LastRequest::new(node.class().last_request().gap(), added);
+            }
+            added += 1;
+        }
+        LastRequest::new(class::NEW, added)
+    }
+
+    /// How long the conversation that goes on after this chunk paused. After a chunk with several children, of which `own` are this
+    /// conversation's, it is one that begins: they share a prompt.
+    pub(super) fn gap_since(&self, slot: u32, own: usize) -> u8 {
+        let node = self.nodes[slot];
+        if usize::from(node.kids()) > 1 + own {
+            return class::NEW;
+        }
+        gap_of(self.age(node.stamp), self.nodes.len())
+    }
+
+    /// The class of a chunk that nothing is known of, until its request is complete.
+    pub(super) fn begins(&mut self, entry: &Entry) -> Class {
+        let parent = entry.parent.filter(|parent| self.nodes.is_tracked(*parent));
+        let goes_on = self.run.chunks > 0 && entry.parent == Some(self.run.last);
+        self.run = Run { last: entry.slot, chunks: if goes_on { self.run.chunks + 1 } else { 1 } };
+        let gap = match parent {
+            Some(parent) if goes_on => self.nodes[parent].class().last_request().gap(),
+            Some(parent) => self.gap_since(parent, 0),
+            None => class::NEW,
+        };
+        Class::seen(0, LastRequest::new(gap, self.run.chunks))
+    }
+}

@@ -1,0 +1,114 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::returns::{Evidence, Watched};
+
+/// Every slot's way up ends, and every parent knows how many children it has.
+fn check(policy: &KvPolicy) -> Result<(), TestCaseError> {
+    let slots: Vec<u32> = (0..16).filter(|slot| policy.nodes.is_tracked(*slot)).collect();
+    for slot in &slots {
+        let way = core::iter::successors(Some(*slot), |slot| policy.parent_of(*slot));
+        prop_assert!(way.take(17).count() <= 16, "a ring through {slot}");
+        let kids = slots.iter().filter(|kid| policy.parent_of(**kid) == Some(*slot)).count();
+        prop_assert_eq!(usize::from(policy.nodes[*slot].kids()), kids);
+    }
+    Ok(())
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Insert(u32, Option<u32>),
+    Touch(Vec<u32>),
+    Remove(u32),
+    Leave(u32),
+    Evict,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let slot = 0..8u32;
+    prop_oneof![
+        4 => (slot.clone(), prop::option::of(slot.clone())).prop_map(|(slot, parent)| Op::Insert(slot, parent)),
+        3 => prop::collection::vec(slot.clone(), 1..6).prop_map(Op::Touch),
+        1 => slot.clone().prop_map(Op::Remove),
+        1 => slot.prop_map(Op::Leave),
+        1 => Just(Op::Evict),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+
+    #[test]
+    fn whatever_chains_callers_name_there_is_no_ring(ops in prop::collection::vec(op(), 1..60)) {
+        let mut policy = KvPolicy::new();
+        for op in ops {
+            match op {
+                Op::Insert(slot, parent) => policy.insert(Entry::new(slot, 1).with_chain(parent, 0)),
+                Op::Touch(chain) => policy.touch_chain(&chain),
+                Op::Remove(slot) => policy.remove(slot),
+                Op::Leave(slot) => policy.leave(slot),
+                Op::Evict => if let Some(victim) = policy.victim() {
+                    policy.leave(victim);
+                    policy.evict(victim, 1);
+                }
+            }
+            check(&policy)?;
+        }
+    }
+}
+
+#[test]
+fn the_order_is_that_in_which_slots_go() {
+    let mut policy = KvPolicy::new();
+    // What is hinted so is worth the more the closer its return, and goes in its turn all the same.
+    (0..10_000).for_each(|_| policy.returns.returned(hinted(1000).index(), 900, 1.0));
+    policy.returns.learn(&Watched::new(), &Evidence { events_max: 1e9, request_chunks: 1.0, class_weight: 1.0 });
+    for slot in 0..1000 {
+        policy.insert(Entry::new(slot, 1));
+        if slot % 3 == 0 {
+            policy.hint(slot, &Hint::new().with_expected_return_ms(1000));
+        }
+        if slot % 7 == 0 {
+            policy.touch(slot / 2);
+        }
+    }
+    [4, 5, 900].into_iter().for_each(|slot| policy.pin(slot));
+    let order = policy.order();
+    for slot in &order[..997] {
+        assert_eq!(policy.victim(), Some(*slot));
+        policy.leave(*slot);
+        policy.evict(*slot, 0);
+    }
+    assert_eq!((&order[997..], policy.victim()), (&[4, 5, 900][..], None));
+}
+
+#[test]
+fn who_asks_for_the_order_has_the_hits_that_wait_settled_in_place() {
+    let mut policy = KvPolicy::new();
+    (0..2).for_each(|slot| policy.insert(Entry::new(slot, 1)));
+    policy.touch(0);
+    assert_eq!((policy.order(), policy.hits.is_empty()), (alloc::vec![1, 0], true), "not in a copy of all");
+}
+
+#[test]
+fn who_comes_back_at_once_is_known_again() {
+    let mut policy = KvPolicy::new();
+    (0..4).for_each(|slot| policy.insert(Entry::new(slot, 1)));
+    policy.evict(0, 77);
+    policy.insert(Entry::new(0, 1).with_tag(77));
+    assert_eq!(policy.nodes[0].class().hits(), 1);
+    policy.evict(0, 77);
+    policy.forget(77);
+    policy.insert(Entry::new(0, 1).with_tag(77));
+    assert_eq!(policy.nodes[0].class().hits(), 0);
+}
+
+#[test]
+fn chunks_whose_parents_are_a_ring_go_in_their_turn() {
+    let mut policy = KvPolicy::new();
+    policy.insert(Entry::new(0, 1));
+    policy.insert(Entry::new(1, 1).with_chain(Some(0), 1));
+    policy.insert(Entry::new(0, 1).with_chain(Some(1), 2));
+    policy.insert(Entry::new(2, 1));
+    assert_eq!(policy.victim(), Some(1));
+}

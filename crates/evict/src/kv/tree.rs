@@ -1,0 +1,72 @@
+//! The prefix tree: which slot is the child of which.
+
+use crate::slots::NIL;
+
+use super::KvPolicy;
+use super::node::Node;
+
+/// No way up to the head of a chain is followed further than this; who would be attached beyond is not.
+const WAY_UP_MAX: usize = 1 << 14;
+
+impl KvPolicy {
+    /// Makes a slot a child of `parent`, if that is tracked and not below it itself.
+    pub(super) fn attach(&mut self, slot: u32, parent: u32) {
+        if self.nodes.is_tracked(parent) && !self.leads_to(parent, slot) {
+            self.nodes[parent].add_kid();
+            let generation = self.nodes[parent].generation();
+            self.nodes[slot].set_parent(parent, generation);
+        }
+    }
+
+    /// Whether `ancestor` is among those before `slot`, or `slot` itself. Callers that name parents in a ring would keep it from ever
+    /// having a leaf. What has no children is nobody's ancestor, so the way up is looked at only for what has.
+    pub(super) fn leads_to(&self, slot: u32, ancestor: u32) -> bool {
+        if slot == ancestor || self.nodes[ancestor].kids() == 0 {
+            return slot == ancestor;
+        }
+        let mut at = slot;
+        for _ in 0..WAY_UP_MAX {
+            let Some(parent) = self.parent_of(at) else { return false };
+            if parent == ancestor {
+                return true;
+            }
+            at = parent;
+        }
+        true
+    }
+
+    /// The parent of a slot, if that is still the one it was.
+    pub(super) fn parent_of(&self, slot: u32) -> Option<u32> {
+        let node = self.nodes[slot];
+        let is_there = node.parent != NIL && self.nodes.is_tracked(node.parent);
+        let is_same = is_there && self.nodes[node.parent].generation() == node.parent_generation();
+        is_same.then_some(node.parent)
+    }
+
+    /// Makes a slot nobody's child. A parent without children is back where it was when it was parked.
+    pub(super) fn detach(&mut self, slot: u32) {
+        let Node { parent, .. } = self.nodes[slot];
+        if parent == NIL {
+            return;
+        }
+        let same = self.nodes[parent].generation() == self.nodes[slot].parent_generation();
+        self.nodes[slot].parent = NIL;
+        let alone = same && self.nodes.is_tracked(parent) && self.nodes[parent].sub_kid();
+        if alone && self.nodes[parent].is_parked() {
+            self.unlink(parent);
+            self.push_coldest(parent);
+        }
+    }
+
+    /// Ends to track a slot.
+    pub(super) fn untrack(&mut self, slot: u32, node: Node) {
+        self.unlink(slot);
+        if node.parent != NIL {
+            self.detach(slot);
+        }
+        if node.kids() > 0 {
+            self.nodes[slot].orphan();
+        }
+        self.nodes.untrack(slot);
+    }
+}
