@@ -1,7 +1,5 @@
 //! What the libraries log, on standard error.
 
-use std::io::IsTerminal;
-
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -42,10 +40,12 @@ impl LogArgs {
     }
 }
 
-/// Logs from now on. Only kvtier's own crates are shown: what libraries below them say at their finest level may hold secrets.
+/// Logs from now on. Only kvtier's own crates are shown, which log neither credentials nor cache salts; other libraries may log both at their finest
+/// level.
 pub fn start(args: &LogArgs) {
     let ours = Targets::new().with_target("kvtier", args.filter());
-    let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    // Without colors: the library is built without them, and at a terminal panics or complains where they are asked for.
+    let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     // A subscriber that is there already is a test's.
     let _ = tracing_subscriber::registry().with(layer.with_filter(ours)).try_init();
 }

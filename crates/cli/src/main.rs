@@ -8,10 +8,12 @@
 
 mod bench;
 mod bucket;
+mod chunk_info;
 mod config;
 mod copy;
 mod dir;
 mod doctor;
+mod filter;
 mod gen_trace;
 mod help;
 mod interrupt;
@@ -19,13 +21,16 @@ mod json;
 mod key;
 mod log;
 mod out;
+mod pace;
 mod plan;
+mod progress;
 mod replay;
 mod sim;
 mod space;
 mod store;
 mod table;
 mod usage;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -70,7 +75,7 @@ enum Command {
     },
     /// Computes whether a model's chunks in flight and the host tier fit into memory. Exit code 1 when they do not.
     Plan(plan::Args),
-    /// Lists the chunks of a directory or bucket: digest and bytes of payload.
+    /// Lists the chunks of a directory or bucket: digest and bytes of payload, and what else is known of them.
     Ls(dir::LsArgs),
     /// Sums a directory or bucket up: chunks, bytes, who has it open, what failed a check.
     Stat(dir::StatArgs),

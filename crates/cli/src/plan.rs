@@ -102,7 +102,11 @@ pub fn run(args: &Args) -> Result<bool> {
         format!("memory to pin              {}", format(sum.pinned)),
     ];
     lines.iter().try_for_each(|line| crate::out::line(line))?;
-    advice(args, &sum).iter().try_for_each(|line| crate::out::line(line))?;
+    for line in advice(args, &sum) {
+        // What is indented is set by itself, and short.
+        let lines = if line.starts_with(' ') { vec![line] } else { crate::table::wrapped(&line, 2) };
+        lines.iter().try_for_each(|line| crate::out::line(line))?;
+    }
     Ok(sum.fits())
 }
 

@@ -85,6 +85,7 @@ impl StoreArgs {
             ("--provider", self.provider.is_some()),
             ("--ca-bundle", self.ca_bundle.is_some()),
             ("--checksum", self.checksum.is_some()),
+            ("--instance-metadata", self.instance_metadata),
             ("--http2", self.http2.is_some()),
         ];
         said.into_iter().find_map(|(flag, said)| said.then_some(flag))

@@ -51,6 +51,34 @@ pub fn wrapped(text: &str, indent: usize) -> Vec<String> {
     lines
 }
 
+/// A label of `width` columns and a text in lines beside it, broken between words.
+pub fn labelled(label: &str, width: usize, text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= COLUMNS => *line += &format!(" {word}"),
+            Some(_) => lines.push(format!("{:width$}{word}", "")),
+            None => lines.push(format!("{label:<width$}{word}")),
+        }
+    }
+    if lines.is_empty() { vec![label.to_owned()] } else { lines }
+}
+
+/// A label and parts with commas between them, in lines broken between parts; those after the first are indented.
+pub fn joined(label: &str, indent: usize, parts: &[String]) -> Vec<String> {
+    let mut lines = vec![label.to_owned()];
+    for (at, part) in parts.iter().enumerate() {
+        let part = if at + 1 < parts.len() { format!("{part},") } else { part.clone() };
+        match lines.last_mut() {
+            Some(line) if at == 0 || line.chars().count() + 1 + part.chars().count() <= COLUMNS => {
+                *line += &format!(" {part}");
+            }
+            _ => lines.push(format!("{:indent$}{part}", "")),
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +97,25 @@ mod tests {
         assert!(many.iter().all(|line| line.len() <= COLUMNS));
         assert!(many[4].starts_with("tier") && many[5].starts_with("host"));
         assert_eq!(lines(&["tier"], &[]), ["tier"]);
+    }
+
+    #[test]
+    fn parts_are_not_broken() {
+        let parts: Vec<String> = (0..12).map(|n| format!("name {n}")).collect();
+        let lines = joined("  1. file:", 5, &parts);
+        assert!(lines.len() == 2 && lines.iter().all(|line| line.len() <= COLUMNS), "{lines:?}");
+        assert!(lines[0].starts_with("  1. file: name 0, name 1,") && lines[1].starts_with("     name "), "{lines:?}");
+        assert!(lines[1].ends_with("name 11"));
+        assert_eq!(joined("host:", 2, &[]), ["host:"]);
+    }
+
+    #[test]
+    fn a_text_stands_beside_its_label() {
+        assert_eq!(labelled("name", 7, "one two"), ["name   one two"]);
+        assert_eq!(labelled("name", 7, ""), ["name"]);
+        let text = labelled("name", 7, &"word ".repeat(40));
+        assert!(text.len() > 1 && text.iter().all(|line| line.len() <= COLUMNS), "{text:?}");
+        assert!(text[1..].iter().all(|line| line.starts_with("       word")), "{text:?}");
     }
 
     #[test]

@@ -55,6 +55,8 @@ fn what_one_of_three_copies_cannot_use_it_does_not_take() {
     {
         refused(&["export", &path, &archive, flag], &[flag.split_once('=').unwrap().0]);
     }
+    refused(&["export", &path, "-"], &["standard input and output"]);
+    refused(&["import", "-", &path], &["standard input and output"]);
     assert!(kvtier(&["export", &path, &archive]).status.success());
     let to = dir.path().join("to").to_str().unwrap().to_owned();
     for flag in ["--from-layout=lmcache-mp", "--unverified", "--tenant=acme"] {
@@ -67,6 +69,9 @@ fn what_one_of_three_copies_cannot_use_it_does_not_take() {
         }
     }
     refused(&["migrate", &path, &to, "--shape", "2x32x256x1024", "--to-layout", "kvtier"], &["--shape"]);
+    refused(&["migrate", &path, &to, "--shape", "2x32x256x1024"], &["--shape", "layout kvtier"]);
+    refused(&["ls", &path, "--instance-metadata"], &["--instance-metadata", "leave"]);
+    refused(&["migrate", &path, &to, "--instance-metadata"], &["--instance-metadata", "leave"]);
     refused(&["migrate", &path, &to, "--tenant", "acme"], &["--unverified"]);
     assert!(!Path::new(&to).exists(), "what is refused writes nothing");
     assert!(kvtier(&["import", &archive, &to, "--bytes", "1GiB"]).status.success());
@@ -212,4 +217,35 @@ fn a_web_server_that_is_no_s3_store_is_called_so() {
         assert!(!out.status.success() && said.contains("S3 store") && said.contains("endpoint"), "{said}");
         assert!(!said.contains("corrupt"), "{said}");
     }
+}
+
+#[test]
+fn a_trace_that_was_not_finished_leaves_no_file() {
+    use nix::sys::signal::{Signal, kill};
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("t.jsonl");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+    command.args(["gen-trace", "agents", "--requests", "100000000", "--out"]).arg(&out);
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let files = || fs::read_dir(dir.path()).unwrap().count();
+    while files() == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        std::thread::yield_now();
+    }
+    kill(nix::unistd::Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(files(), 0);
+    let none = dir.path().join("none/t.jsonl").display().to_string();
+    refused(&["gen-trace", "chat", "--out", &none], &["none/t.jsonl", "check the path"]);
+}
+
+#[test]
+fn a_short_trace_is_simulated_at_the_default_sizes() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("t.jsonl").display().to_string();
+    assert!(kvtier(&["gen-trace", "chat", "--requests", "5", "--out", &trace]).status.success());
+    assert!(json(&["sim", &trace, "--json"]).is_object());
+    let text = dir.path().join("t.txt");
+    fs::write(&text, "timestamp,hash_ids\n1,2\n").unwrap();
+    refused(&["sim", text.to_str().unwrap()], &["t.txt:1: no request: not JSON: it does not begin with {"]);
 }

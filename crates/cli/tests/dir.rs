@@ -149,7 +149,7 @@ fn bad_questions_end_with_2_and_say_what_to_do() {
     let absent = "0".repeat(64);
     let cases: [(&[&str], &str); 7] = [
         (&["ls", not_ours], "is not a kvtier directory"),
-        (&["stat", &none], "check the path"),
+        (&["stat", &none], "does not exist; check the path"),
         (&["verify", not_ours], "is not a kvtier directory"),
         (&["rm", &path, "--key", "abc", "--yes"], "64 hexadecimal digits"),
         (&["rm", &path, "--key", &absent, "--yes"], "nothing was removed"),

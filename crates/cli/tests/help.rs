@@ -26,10 +26,19 @@ fn the_flags_of_buckets_stand_together_and_examples_end_the_help() {
     for words in [&["ls", "--help"][..], &["migrate", "--help"], &["doctor", "s3", "--help"]] {
         let help = text(kvtier(words));
         let (_, s3) = help.split_once("S3 options:").unwrap_or_else(|| panic!("{help}"));
-        for flag in
-            ["--endpoint", "--bucket", "--region", "--style", "--provider", "--ca-bundle", "--checksum", "--http2"]
-        {
-            assert!(s3.contains(&format!("      {flag} ")), "{flag} is not below the heading: {help}");
+        for flag in [
+            "--endpoint",
+            "--bucket",
+            "--region",
+            "--style",
+            "--provider",
+            "--ca-bundle",
+            "--checksum",
+            "--instance-metadata",
+            "--http2",
+        ] {
+            let stands = s3.lines().any(|line| line.split_whitespace().next() == Some(flag));
+            assert!(stands, "{flag} is not below the heading: {help}");
         }
         assert_eq!(help.matches("S3 options:").count(), 1, "{help}");
         assert!(help.contains("Examples:\n  kvtier "), "{help}");
@@ -86,11 +95,38 @@ fn requests_are_logged_at_debug_and_secrets_never() {
 }
 
 #[test]
+fn the_log_of_requests_holds_no_cache_salt() {
+    let server = Server::start(Setup::default()).unwrap();
+    let name = |n: u8| format!("kv/m@00000000@0@{}@pepper", format!("{n:02x}").repeat(32));
+    (0..20).for_each(|n| server.put_object(&name(n), vec![n; 4096]));
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+    command.args([
+        "migrate",
+        "s3://bucket/kv",
+        to.to_str().unwrap(),
+        "--from-layout",
+        "lmcache-mp",
+        "--unverified",
+        "-vvv",
+    ]);
+    command.env_clear().env("AWS_ACCESS_KEY_ID", "AKIDTEST").env("AWS_SECRET_ACCESS_KEY", "secret/test+key");
+    let out = command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_REGION", "us-east-1").output().unwrap();
+    let log = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success(), "{log}");
+    let masked = name(7).replace("pepper", "***");
+    assert!(log.lines().any(|line| line.contains("GET") && line.contains(&masked)), "{log}");
+    assert!(log.contains("prefix") && !log.contains("pepper"), "{log}");
+}
+
+#[test]
 fn a_trace_may_come_by_standard_input_in_any_form() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["t.jsonl", "t.bin", "t.bin.zst"] {
         let path = dir.path().join(name);
-        text(kvtier(&["gen-trace", "rag", "--requests", "60", "--out", path.to_str().unwrap()]));
+        // In the binary form this number begins the file: with the byte of a brace.
+        text(kvtier(&["gen-trace", "rag", "--requests", "123", "--out", path.to_str().unwrap()]));
         let piped = |words: &[&str]| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
             text(command.args(words).stdin(File::open(&path).unwrap()).output().unwrap())
@@ -99,11 +135,29 @@ fn a_trace_may_come_by_standard_input_in_any_form() {
         assert_eq!(piped(&sim), text(kvtier(&["sim", path.to_str().unwrap(), "--policy", "lru", "--json"])), "{name}");
         let report: serde_json::Value =
             serde_json::from_str(&piped(&["replay", "-", "--chunk-bytes", "512", "--json"])).unwrap();
-        assert_eq!((report["requests"].as_u64(), report["wrong_bytes"].as_u64()), (Some(60), Some(0)), "{name}");
+        assert_eq!((report["requests"].as_u64(), report["wrong_bytes"].as_u64()), (Some(123), Some(0)), "{name}");
     }
     let out = kvtier(&["sim", "-"]);
     assert_eq!(out.status.code(), Some(2));
     assert!(String::from_utf8(out.stderr).unwrap().contains("standard input: holds no request"));
+}
+
+#[test]
+fn reports_fit_eighty_columns() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    text(kvtier(&["replay", "--requests", "5", "--chunk-bytes", "4096", "--path", &path("kv")]));
+    let here = dir.path().to_str().unwrap();
+    let doctor = text(kvtier(&["doctor", "file", here]));
+    // The settings are one line, to be copied.
+    fits(&doctor.lines().filter(|line| !line.starts_with("settings ")).collect::<Vec<_>>().join("\n"));
+    fits(&text(kvtier(&["doctor", "gds", here])));
+    fits(&text(kvtier(&["plan", "--model", "llama-3.1-8b", "--host", "4GiB", "--pinned", "64GiB", "--shm", "64MiB"])));
+    fits(&text(kvtier(&["export", &path("kv"), &path("kv.archive")])));
+    fits(&text(kvtier(&["verify", &path("kv")])));
+    let name = kvtier(&["key", "no-name"]);
+    assert_eq!(name.status.code(), Some(1));
+    fits(&String::from_utf8(name.stdout).unwrap());
 }
 
 #[test]

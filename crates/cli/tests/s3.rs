@@ -330,6 +330,18 @@ fn doctor_speaks_to_people_too_and_refuses_what_it_cannot_do() {
     assert!(text.contains("SignatureDoesNotMatch") && !text.contains("wrong-secret"));
 }
 
+#[test]
+fn doctor_prints_its_steps_where_that_is_asked_for() {
+    let server = Server::start(Setup::default()).unwrap();
+    let said = |words: &str| String::from_utf8(kvtier_on(&server, "bucket", SECRET, words).stderr).unwrap();
+    let words = "doctor s3 --gb 0.002 --size 64KiB --concurrency 2";
+    assert_eq!(said(words), "");
+    let steps = said(&format!("{words} --progress"));
+    for line in ["0 of 3: connecting", "1 of 3: probing", "2 of 3: measuring with 2 requests in flight", "3 of 3"] {
+        assert!(steps.contains(line), "{line}: {steps}");
+    }
+}
+
 /// Waits for the command, which is let write nowhere but into a directory of its own.
 fn without_credentials(server: &Server, words: &str, metadata: &str) -> Output {
     let home = tempfile::tempdir().unwrap();

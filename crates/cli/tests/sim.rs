@@ -111,7 +111,7 @@ fn the_default_policy_is_no_worse_than_lru_on_every_generated_workload() {
         let whole = sim(&[&trace, "--policy", "lru,default"]);
         for size in ["1%", "5%", "10%", "20%", "50%"] {
             let (lru, ours) = (prefix(&whole, "lru", size), prefix(&whole, "default", size));
-            assert!(ours >= lru - 0.005, "{kind} at {size}: {ours} against {lru}");
+            assert!(ours >= lru - 0.003, "{kind} at {size}: {ours} against {lru}");
         }
     }
 }
@@ -120,33 +120,42 @@ fn the_default_policy_is_no_worse_than_lru_on_every_generated_workload() {
 #[test]
 fn where_only_recency_tells_the_default_policy_loses_little_to_it() {
     let dir = tempfile::tempdir().unwrap();
-    for seed in ["3", "6", "7", "9"] {
+    for seed in ["1", "2", "3", "4", "6", "7", "9"] {
         let trace = generate(dir.path(), "chat", (seed, "6000"));
         let whole = sim(&[&trace, "--policy", "lru,default", "--sizes", "5%,10%,20%"]);
         for size in ["5%", "10%", "20%"] {
             let (lru, ours) = (prefix(&whole, "lru", size), prefix(&whole, "default", size));
-            assert!(ours >= lru - 0.005, "seed {seed} at {size}: {ours} against {lru}");
+            assert!(ours >= lru - 0.003, "seed {seed} at {size}: {ours} against {lru}");
         }
     }
 }
 
-/// The same of traces that are long enough for chance to be small. The long ones of agents take minutes unoptimized.
+/// The same of longer traces.
 #[test]
 fn on_long_generated_traces_the_default_policy_stays_within_0_3_points_of_lru() {
+    struct Run {
+        kind: &'static str,
+        seed: &'static str,
+        requests: &'static str,
+    }
     let dir = tempfile::tempdir().unwrap();
-    let nightly = std::env::var_os("KVTIER_NIGHTLY").is_some();
-    let agents = if nightly { vec![("1", "30000"), ("2", "30000")] } else { vec![("1", "3000")] };
-    let chat = [("1", "30000"), ("2", "30000")];
-    for (kind, runs) in [("chat", chat.to_vec()), ("agents", agents)] {
-        for (seed, requests) in runs {
-            let trace = generate(dir.path(), kind, (seed, requests));
-            let whole = sim(&[&trace, "--policy", "lru,default", "--sizes", "1%,5%,10%"]);
-            for size in ["1%", "5%", "10%"] {
-                let (lru, ours) = (prefix(&whole, "lru", size), prefix(&whole, "default", size));
-                assert!(ours >= lru - 0.003, "{kind}, seed {seed}, at {size}: {ours} against {lru}");
-            }
-            std::fs::remove_file(trace).unwrap();
+    let mut runs = vec![
+        Run { kind: "chat", seed: "1", requests: "30000" },
+        Run { kind: "chat", seed: "2", requests: "30000" },
+        Run { kind: "agents", seed: "1", requests: "3000" },
+        Run { kind: "agents", seed: "1", requests: "12000" },
+    ];
+    if std::env::var_os("KVTIER_NIGHTLY").is_some() {
+        runs.extend(["1", "2"].map(|seed| Run { kind: "agents", seed, requests: "30000" }));
+    }
+    for Run { kind, seed, requests } in runs {
+        let trace = generate(dir.path(), kind, (seed, requests));
+        let whole = sim(&[&trace, "--policy", "lru,default", "--sizes", "1%,2%,5%,10%"]);
+        for size in ["1%", "2%", "5%", "10%"] {
+            let (lru, ours) = (prefix(&whole, "lru", size), prefix(&whole, "default", size));
+            assert!(ours >= lru - 0.003, "{requests} of {kind}, seed {seed}, at {size}: {ours} against {lru}");
         }
+        std::fs::remove_file(trace).unwrap();
     }
 }
 

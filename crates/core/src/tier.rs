@@ -39,7 +39,7 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
 
     /// Ends a hold for these of its keys; its others stay held. A key that the lookup named twice is held until it is released twice, and
     /// members of a [set](Ctx::together) until none of them is held. Keys that it does not hold are fine, as are unknown and expired holds.
-    /// After its last key a hold keeps nothing; [`release`](Tier::release) it all the same, so that nobody remembers it until it expires.
+    /// With its last key a hold ends; to [`release`](Tier::release) it after that is fine.
     fn release_keys(&self, hold: HoldId, keys: &[Digest]);
 
     /// Resolves when the tier may take more work, or with `Timeout` at `ctx.deadline`, or `Closed`.

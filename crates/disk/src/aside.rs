@@ -27,7 +27,7 @@ impl<M: Mover> Shared<M> {
 
     /// Deletes what has been in quarantine for long, and learns what others put there.
     pub fn trim_aside(&self) {
-        self.account(quarantine::trim(&self.home.own(), quarantine::bytes_max(self.capacity_bytes)));
+        self.account(quarantine::trim(&self.home.own(), quarantine::bytes_max(self.capacity_bytes), self.clock.wall()));
     }
 
     fn account(&self, cleared: io::Result<Cleared>) -> u64 {

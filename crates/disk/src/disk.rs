@@ -2,9 +2,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{
-    Answer, Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo,
-    KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op, Removed, Save, Saved, ShedReason,
-    Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
+    Answer, Batch, Caps, Clock, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key,
+    KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op, Removed, Save, Saved,
+    ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
@@ -126,9 +126,9 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     let failed = move |e: std::io::Error| Error::new(crate::kind_of(&e), what.clone()).with_source(e);
     let own = home.own();
     home.join(config.capacity_bytes, config.shrink)?;
-    // Before the listing: what is published meanwhile is in one of them.
     let is_local = home::is_local(home.root()).map_err(&failed)?;
-    let changes = ChangeLog::open(&own, is_local);
+    // Before the listing: what is published meanwhile is in one of them.
+    let changes = open_changes(&home, is_local, &config.clock).map_err(&failed)?;
     let twins_bytes = list_into(&home, index).map_err(&failed)?;
     // How much lies in a foreign layout is not known yet; its sweep asks.
     let manifest = match home.foreign() {
@@ -154,9 +154,24 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     };
     let (ledger, tenants, reader, aside_bytes) = open().map_err(failed)?;
     // Without a corner nothing is written until there is one.
-    let journal = Journal::new(&own, home.corner().as_ref().map_or("", |corner| corner.name()));
+    let journal = Journal::new(&own, home.corner().as_ref().map_or("", |corner| corner.name()), &config.clock);
     let geometry = Geometry::new(&manifest);
     Ok((Books { home, ledger, journal, changes, tenants, aside_bytes, geometry }, reader))
+}
+
+/// The change log, from its present end on.
+fn open_changes(home: &Home, is_local: bool, clock: &Clock) -> std::io::Result<ChangeLog> {
+    let own = home.own();
+    if home.foreign().is_none() && !home.is_read_only() {
+        home.at_the_door(|_| ChangeLog::create(&own, clock))?;
+    }
+    let changes = ChangeLog::open(&own, is_local, clock);
+    // A process that died may have published chunks without a record. We list the directory now.
+    if home.foreign().is_none() && home.buried.corners > 0 {
+        changes.append_lost();
+        changes.settle(changes.missed());
+    }
+    Ok(changes)
 }
 
 /// Enters all chunks that lie there; of one that lies there with two lengths, the newer. Answers the bytes of the files that went for it.
@@ -370,7 +385,7 @@ impl<M: Mover> Tier for Disk<M> {
             return Ticket::now(Err(refused));
         }
         if self.shared.home.is_read_only() {
-            let what = format!("{} is mounted read-only: mount it writable", self.shared.home.root().display());
+            let what = format!("{} is read-only: make its file system writable", self.shared.home.root().display());
             return Ticket::now(Err(Error::new(ErrorKind::Denied, what).with_op("remove")));
         }
         let pass = match self.shared.gate.enter(0) {
@@ -454,7 +469,8 @@ impl<M: Mover> Observe for Disk<M> {
         let fault = self.shared.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut reasons = vec![self.shared.mover.describe()];
         reasons.extend(fault.map(|f| format!("last fault: {f}")));
-        let read_only = "read-only: the file system is mounted so; loads and lookups are served, saves are shed, nothing is evicted";
+        let read_only = "read-only: the file system takes no writes; loads and lookups are served, saves are shed, nothing is evicted; \
+                         they go on when it can be written again";
         reasons.extend(self.shared.home.is_read_only().then(|| read_only.to_owned()));
         reasons.extend(self.shared.tell_of_restoring());
         reasons.extend(self.shared.home.foreign().map(Foreign::describe));
@@ -483,3 +499,6 @@ impl<M: Mover> Drop for Disk<M> {
         self.keeper.close();
     }
 }
+
+#[cfg(test)]
+mod tests;

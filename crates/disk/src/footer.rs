@@ -10,7 +10,12 @@ const HEAD: usize = MAGIC.len() + 4;
 /// The last 4 KiB of a chunk's file: magic, length of the key, facts record, canonical key, zeros. All of it is checked: facts by their own
 /// CRC, the key through its digest in the facts, the rest by value.
 pub fn encode(facts: &Facts, key: &Key) -> Result<[u8; PAGE as usize], FactsError> {
-    let (record, name) = (facts.encode(), key.canonical());
+    encode_parts(facts, &key.canonical())
+}
+
+/// The same for a key of which only the canonical form is known, or, where `name` is empty, only the digest in the facts.
+pub fn encode_parts(facts: &Facts, name: &[u8]) -> Result<[u8; PAGE as usize], FactsError> {
+    let record = facts.encode();
     let mut page = [0; PAGE as usize];
     let end = HEAD + record.len() + name.len();
     if end > page.len() {
@@ -19,7 +24,7 @@ pub fn encode(facts: &Facts, key: &Key) -> Result<[u8; PAGE as usize], FactsErro
     page[..MAGIC.len()].copy_from_slice(&MAGIC);
     page[MAGIC.len()..HEAD].copy_from_slice(&(name.len() as u32).to_le_bytes());
     page[HEAD..HEAD + record.len()].copy_from_slice(&record);
-    page[HEAD + record.len()..end].copy_from_slice(&name);
+    page[HEAD + record.len()..end].copy_from_slice(name);
     Ok(page)
 }
 

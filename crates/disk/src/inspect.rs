@@ -6,9 +6,11 @@ use std::io::{self, ErrorKind as Io, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvtier_core::Error;
-use kvtier_key::{ChunkShape, Digest, Facts, PieceSums};
+use kvtier_core::{Clock, Error};
+use kvtier_index::journal::Record;
+use kvtier_key::{ChunkShape, Digest, Facts, Key, PieceSums};
 
+use crate::changes::ChangeLog;
 pub use crate::home::Scratch;
 use crate::home::{FileId, Manifest, kind_of, living, quarantine};
 use crate::layout::Layout;
@@ -17,10 +19,15 @@ use crate::name::{self, PAGE, file_len};
 pub use crate::probe::Medium;
 use crate::{footer, home};
 
+mod chunk_file;
 mod foreign;
 mod read;
+mod write;
 
+pub use chunk_file::ChunkFile;
+pub use kvtier_index::{LastUse, LastUses, TenantId};
 pub use read::Source;
+pub use write::{Unnamed, Writer};
 
 /// How much of a file is read at a time.
 const PIECE: usize = 1 << 20;
@@ -213,7 +220,8 @@ impl Directory {
         }
     }
 
-    /// Deletes a chunk's file; `false` when there was none. Tiers that have the directory open find out at their next load.
+    /// Deletes a chunk's file; `false` when there was none. Tiers that have the directory open read that in the change log; those of a foreign
+    /// layout see it at their next load.
     pub fn remove(&self, chunk: &Named) -> io::Result<bool> {
         foreign::remove_sidecar(self.layout, &self.path(chunk))?;
         match fs::remove_file(self.path(chunk)) {
@@ -223,7 +231,19 @@ impl Directory {
         if let Some(ledger) = self.ledger()? {
             ledger.give(self.file_len(chunk))?;
         }
+        self.announce_removed(chunk)?;
         Ok(true)
+    }
+
+    /// Appends to the change log that a chunk's file is gone.
+    fn announce_removed(&self, chunk: &Named) -> io::Result<()> {
+        let own = self.own();
+        if self.layout.is_foreign() || !own.exists() {
+            return Ok(());
+        }
+        let log = ChangeLog::open(&own, home::is_local(&own)?, &Clock::real());
+        log.append(Record::Remove(chunk.digest));
+        log.flush()
     }
 
     /// Moves a damaged chunk's file into quarantine, as a load that meets it does: where it has no place there, it goes. `false` when there
@@ -258,6 +278,7 @@ impl Directory {
         foreign::remove_sidecar(self.layout, &path)?;
         let kept = quarantine::keep(&own, &taken, self.quarantine_bytes_max)?;
         shift(kept.cast_signed() - counted)?;
+        self.announce_removed(chunk)?;
         Ok(true)
     }
 
@@ -370,7 +391,12 @@ type Footer = (Facts, Vec<u8>);
 fn read_footer(file: &File, chunk: &Named) -> io::Result<Result<Footer, Damage>> {
     let mut page = [0; PAGE as usize];
     std::os::unix::fs::FileExt::read_exact_at(file, &mut page, file_len(chunk.len) - PAGE)?;
-    Ok(footer::decode(&page).map(|(facts, key)| (facts, key.to_vec())).map_err(|_| Damage::Footer))
+    let Ok((facts, key)) = footer::decode(&page) else { return Ok(Err(Damage::Footer)) };
+    // The checksum of the facts does not cover the key's canonical form, whose digest does: else its bytes would be taken for another key's.
+    if !key.is_empty() && Key::digest_of(&facts.namespace, key) != facts.key {
+        return Ok(Err(Damage::Footer));
+    }
+    Ok(Ok((facts, key.to_vec())))
 }
 
 /// Checks a file that has the right length.

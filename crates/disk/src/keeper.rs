@@ -142,11 +142,12 @@ impl<M: Mover> Chores<M> {
         }
         self.tell("share the ledger", |chores| chores.shared.ledger.fold());
         self.tell("share what was changed", |chores| chores.shared.changes.flush());
+        self.tell("tidy up the change log", |chores| chores.shared.changes.delete_strays());
         self.follow();
         if last || self.shared.clock.elapsed(self.flushed) >= self.flush_every {
             self.flushed = self.shared.clock.now();
             self.tell("write the journal", |chores| {
-                chores.shared.home.corner()?.show()?;
+                chores.shared.home.corner()?.show(&chores.shared.clock)?;
                 chores.shared.journal.flush()
             });
             self.leads = self.leads || self.evictor.as_ref().is_some_and(|evictor| evictor.try_lock().is_ok());
@@ -166,8 +167,8 @@ impl<M: Mover> Chores<M> {
     /// Takes over what others changed.
     fn follow(&mut self) {
         self.shared.follow_changes();
-        if self.shared.missed_changes.load(Ordering::Relaxed) && self.shared.look_around() {
-            self.shared.missed_changes.store(false, Ordering::Relaxed);
+        if self.shared.changes.has_missed() {
+            self.shared.relist();
         }
     }
 
@@ -180,13 +181,13 @@ impl<M: Mover> Chores<M> {
 
     fn tell(&mut self, what: &str, chore: impl FnOnce(&mut Self) -> io::Result<()>) {
         if let Err(e) = chore(self) {
-            self.shared.fault(format!("cannot {what}: {e}"));
+            self.shared.failed(&format!("cannot {what}"), &e);
         }
     }
 
     /// Merges what all processes noted, and writes down the order of use.
     fn snapshot(&mut self) -> io::Result<()> {
-        let (shared, at_ms) = (&self.shared, history::unix_ms());
+        let (shared, at_ms) = (&self.shared, self.shared.clock.unix_ms());
         let (own, corner) = (shared.home.own(), shared.home.corner()?);
         let name = corner.name();
         shared.journal.flush()?;
@@ -209,7 +210,10 @@ impl<M: Mover> Chores<M> {
         let is_bereaved = shared.bereaved.load(Ordering::Relaxed);
         if shared.refused.swap(false, Ordering::Relaxed) || is_bereaved || self.doubt.is_some() {
             let doubt = &mut self.doubt;
-            shared.looks.now_and_then(&shared.clock, || *doubt = shared.doubt_ledger(*doubt));
+            shared.looks.now_and_then(&shared.clock, || {
+                *doubt = shared.doubt_ledger(*doubt);
+                true
+            });
         }
         Ok(())
     }

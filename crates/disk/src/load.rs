@@ -58,7 +58,10 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (
             // A file that we may not read, while others may: it stays, and our next save of the chunk takes its place.
             if e.kind() == io::ErrorKind::PermissionDenied {
                 let _one = shared.name(op.key.digest());
-                shared.forget(op.key.digest(), true);
+                match shared.home.find(op.key.digest(), len) {
+                    Ok(Some(file)) => shared.mark_corrupt(op.key.digest(), file),
+                    _ => shared.forget(op.key.digest(), true),
+                }
             }
             // A link is nothing of ours, nor of anybody's who shares the directory.
             if e.raw_os_error() == Some(nix::libc::ELOOP)
@@ -244,7 +247,8 @@ fn prove<'a>(key: &Key, len: u64, pair: &'a Lease, sums: Option<PieceSums>) -> O
         && facts.raw_len == len
         && facts.codec.0 == 0
         && facts.key_id == 0
-        && name == key.canonical()
+        // Where only the key's digest was known to who wrote the file, that alone says it: it is one of all of the key.
+        && (name.is_empty() || name == key.canonical())
         && facts.sums.len() == len
         && right
         && padding.iter().all(|b| *b == 0);

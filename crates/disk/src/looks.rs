@@ -15,16 +15,16 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Looks, unless somebody looks now or did a moment ago. Answers whether it did.
-    pub fn now_and_then(&self, clock: &Clock, look: impl FnOnce()) -> bool {
+    /// Looks, unless another thread does so now or did a moment ago. Answers what `look` does, or `false`.
+    pub fn now_and_then(&self, clock: &Clock, look: impl FnOnce() -> bool) -> bool {
         let Ok(mut next) = self.next.try_lock() else { return false };
         let began = clock.now();
         if next.is_some_and(|next| began < next) {
             return false;
         }
-        look();
+        let looked = look();
         let ended = clock.now();
         *next = Some(ended + APART_MIN.max((ended - began) * SHARE));
-        true
+        looked
     }
 }

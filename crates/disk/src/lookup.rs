@@ -56,10 +56,10 @@ pub fn lookup<M: Mover>(
     Some(Ok(LookedUp::new(found, hold)))
 }
 
-/// Answers a lookup that has to ask the directory, or to read much of what others changed. A hold that nobody hears of is released.
+/// Answers a lookup that has to ask the directory, or to read much of what others changed. A hold whose answer is not awaited any more is released.
 pub fn look<M: Mover>(shared: &Shared<M>, keys: &[Key], how: (Mode, Hold), answer: Answer<LookedUp>) {
-    shared.follow_changes();
-    let asks_names = shared.asks_names();
+    // What the change log does not tell may yet be found by its name.
+    let asks_names = !shared.follow_changes().is_complete || shared.asks_names();
     let ask = |key: &Key| match answer.is_over() {
         true => None,
         false => Some(asks_names.then(|| shared.discover(key, None)).flatten()),

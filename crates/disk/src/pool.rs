@@ -30,7 +30,7 @@ pub struct Pool {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// How long jobs have waited for a thread, all together.
+    /// How long jobs have waited for a thread, all together. Measured, so on the machine's clock.
     waited_us: AtomicU64,
     /// Where the thread waits that only reads.
     reads: Condvar,

@@ -1,74 +1,73 @@
-//! Somebody deleted `.kvtier` under a living tier: it comes back, and so do saves.
+//! `.kvtier` was deleted under an open tier, or the file system became writable: makes what is missing, so that saves go on.
 
 use std::io;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use crate::changes::ChangeLog;
 use crate::counters::add;
 use crate::home::is_read_only;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
 impl<M: Mover> Shared<M> {
-    /// What an operator should know of it, also after other faults; `None` where it never happened.
+    /// What the status says of it, also after other faults; `None` where it never happened.
     pub fn tell_of_restoring(&self) -> Option<String> {
         let times = self.restored.load(Ordering::Relaxed);
         let own = self.home.own();
         (times > 0).then(|| format!("{} was deleted and made again, so often: {times}", own.display()))
     }
 
-    /// Sees that the directory's own affairs are where they were, and makes them again if not. Answers whether they are there.
+    /// Sees that `.kvtier` is complete, and makes it again if not. Answers whether it is. Callers wait for one another.
     pub fn restore_home(&self) -> bool {
-        if is_read_only(self.home.root()) {
+        // A file system that turned read-only after an error need not say so: once a write was refused, one is tried.
+        if is_read_only(self.home.root()) || (self.home.is_read_only() && !self.home.takes_writes()) {
             self.home.set_read_only(true);
             return false;
         }
+        // Until all of it has succeeded the next call tries again: a directory whose ledger is not attached has no cap.
+        let mut is_due = self.restore_is_due.lock().unwrap_or_else(PoisonError::into_inner);
         // A cap below what lies there was refused when the directory was opened, if at all.
-        let restored = self.home.restore().and_then(|anew| match (anew, self.home.is_read_only()) {
-            (true, true) => self.begin_to_write(),
-            (true, false) => self.go_on_anew(),
-            _ => Ok(()),
-        });
-        let own = self.home.own();
-        if restored.is_ok() {
-            self.home.set_read_only(false);
-        }
-        restored
-            .map_err(|e| {
+        let restored = self.home.restore().and_then(|anew| {
+            if anew && !self.home.is_read_only() {
+                // Counted for itself: the next fault takes the place of this one.
+                add(&self.restored, 1);
+                let own = self.home.own();
                 self.fault(format!(
-                    "{} was deleted, or could only be read, and cannot be made again: {e}",
+                    "{} was deleted; made it again: the order of use is lost, chunks are not",
                     own.display()
-                ))
-            })
-            .is_ok()
+                ));
+            }
+            *is_due |= anew;
+            if *is_due { self.go_on_anew() } else { Ok(()) }
+        });
+        if let Err(e) = restored {
+            let own = self.home.own();
+            self.failed(&format!("{} was deleted, or could only be read, and cannot be made again", own.display()), &e);
+            return false;
+        }
+        *is_due = false;
+        self.home.set_read_only(false);
+        true
     }
 
-    /// The file system was read-only when the directory was opened, and is no more.
-    fn begin_to_write(&self) -> io::Result<()> {
-        self.journal.rename(self.home.corner()?.name());
-        self.count_anew()
-    }
-
+    /// Goes on in a `.kvtier` that was just made, or that can be written for the first time.
     fn go_on_anew(&self) -> io::Result<()> {
         let own = self.home.own();
-        // Counted for itself: the next fault takes the place of this one.
-        add(&self.restored, 1);
-        self.fault(format!("{} was deleted; made it again: the order of use is lost, chunks are not", own.display()));
         self.journal.rename(self.home.corner()?.name());
-        self.count_anew()?;
-        // What changed meanwhile may be counted twice: a quiet moment will tell.
-        self.bereaved.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn count_anew(&self) -> io::Result<()> {
-        let own = self.home.own();
         self.ledger.reopen(&own)?;
-        // Whoever comes first counts what lies there, and each adds what it has under way: that was counted in the file that is gone.
+        // The process that comes first counts what lies there, and each adds what it has under way: that was counted in the file that is gone.
         self.ledger.recount(false, || match self.home.foreign() {
             Some(_) => Ok(self.index().usage().used),
             None => self.lying_bytes(),
         })?;
+        if self.home.foreign().is_none() {
+            ChangeLog::create(&own, &self.clock)?;
+        }
+        // What changed meanwhile may be counted twice: it is counted again in a quiet moment.
+        self.bereaved.store(true, Ordering::Relaxed);
         let under_way = self.index().usage().reserved;
+        // Last, since it must not be done twice.
         self.ledger.shift(under_way.cast_signed())
     }
 }

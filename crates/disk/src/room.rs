@@ -21,9 +21,6 @@ const STUCK_MAX: u32 = 8;
 /// How long apart two looks at the directory are that must find the same for the ledger to be wrong.
 const LOOKS_APART: Duration = Duration::from_millis(20);
 
-/// How many strangers the index takes in before it lets others in.
-const ENTERED_AT_ONCE: usize = 4096;
-
 /// Room for one file of `bytes`. Whoever drops it gives it back.
 #[derive(Debug)]
 pub struct Room<M: Mover> {
@@ -130,12 +127,12 @@ impl<M: Mover> Room<M> {
     /// The index has room and the ledger none: what fills the directory are files that the index does not know, unfinished files of other
     /// processes, or a process that died counted. Does something about it and answers whether to claim again at once.
     fn ledger_is_full(&mut self) -> Result<bool, ShedReason> {
-        if self.shared.follow_changes() > 0 {
+        if self.shared.follow_changes().records > 0 {
             return Ok(true);
         }
         self.shared.refused.store(true, Ordering::Relaxed);
-        // A look at everything is dear; between two, what we know to be the oldest goes.
-        if self.shared.look_around() || self.take_oldest() {
+        // A listing is expensive; between two, the oldest of what the index has is evicted.
+        if self.shared.relist() || self.take_oldest() {
             return Ok(true);
         }
         self.tries.refused += 1;
@@ -240,7 +237,7 @@ impl<M: Mover> Shared<M> {
     /// Counts `bytes` in the ledger if they fit below the cap. A ledger that cannot be used refuses nothing: the index's own cap holds.
     fn count(&self, bytes: u64) -> bool {
         self.ledger.take(bytes, self.capacity_bytes).unwrap_or_else(|e| {
-            self.fault(format!("cannot use the ledger: {e}"));
+            self.failed("cannot use the ledger", &e);
             true
         })
     }
@@ -248,7 +245,7 @@ impl<M: Mover> Shared<M> {
     /// Counts `bytes` less.
     pub fn uncount(&self, bytes: u64) {
         if let Err(e) = self.ledger.give(bytes) {
-            self.fault(format!("cannot use the ledger: {e}"));
+            self.failed("cannot use the ledger", &e);
         }
     }
 
@@ -260,39 +257,9 @@ impl<M: Mover> Shared<M> {
         is_below_cap && !index.is_above_quota(want)
     }
 
-    /// Learns of all files in the directory, whoever wrote them. `false` if that was done a moment ago.
-    pub fn look_around(&self) -> bool {
-        self.looks.now_and_then(&self.clock, || self.take_in_strangers())
-    }
-
-    fn take_in_strangers(&self) {
-        if let Some(foreign) = self.home.foreign() {
-            if let Err(e) = self.sweep(foreign) {
-                self.fault(format!("cannot sweep the directory: {e}"));
-            }
-            return;
-        }
-        let mut strangers = Vec::new();
-        let listed = self.home.list(|digest, len| strangers.push((digest, len)));
-        if let Err(e) = listed {
-            self.fault(format!("cannot list the directory: {e}"));
-        }
-        let mut twins = Vec::new();
-        // Some at a time: lookups wait for the index meanwhile.
-        for some in strangers.chunks(ENTERED_AT_ONCE) {
-            let mut index = self.index();
-            for (digest, len) in some.iter().copied() {
-                match index.known(&digest) {
-                    _ if index.is_leaving(&digest) || index.is_suspect(&digest) => {}
-                    None => drop(index.insert(Chunk::new(digest, len, name::file_len(len)))),
-                    Some(known) if known.chunk.len != len => twins.push((digest, len)),
-                    Some(_) => {}
-                }
-            }
-        }
-        for (digest, other) in twins {
-            self.part(&digest, other);
-        }
+    /// Brings the index into agreement with the directory, whichever process wrote there. `false` if that failed, or was done a moment ago.
+    pub fn relist(&self) -> bool {
+        self.looks.now_and_then(&self.clock, || self.reconcile())
     }
 
     /// A chunk that we know lies there with a length `other` too: the newer stays.
@@ -323,6 +290,10 @@ impl<M: Mover> Shared<M> {
         if buried.corners > 0 {
             self.bereaved.store(true, Ordering::Relaxed);
             self.uncount(buried.bytes);
+            // It may have published or deleted chunks and died before it could append that.
+            if self.home.foreign().is_none() {
+                self.changes.append_lost();
+            }
         }
         buried.bytes > 0
     }
@@ -440,7 +411,7 @@ impl<M: Mover> Shared<M> {
                 gone
             }
             Err(e) => {
-                self.fault(format!("cannot delete the file of {digest}: {e}"));
+                self.failed(&format!("cannot delete the file of {digest}"), &e);
                 self.index().restored(&digest);
                 false
             }

@@ -236,10 +236,7 @@ impl<M: Mover> Saving<M> {
         match self.file() {
             Ok(file) => Ok(Transfer { file: Arc::new(file.into()), parts, watch: None, sums: None }),
             Err(e) if is_full(&e) => Err(Stop::End(Ok(Saved::Shed(ShedReason::Full)))),
-            Err(e) if e.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-                shared.home.set_read_only(true);
-                Err(Stop::End(Ok(Saved::Shed(ShedReason::ReadOnly))))
-            }
+            Err(e) if shared.note_read_only(&e) => Err(Stop::End(Ok(Saved::Shed(ShedReason::ReadOnly)))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let what = "the directory's `.kvtier` was deleted and cannot be made again; check the path and its permissions";
                 Err(failed(shared.io_error("save", &key, what, e)))
@@ -337,7 +334,7 @@ impl<M: Mover> Saving<M> {
         let written = match result {
             Err(e) if is_full(&e) && self.squeeze() => return self.submit(hands, transfer),
             Err(e) if is_full(&e) => Err(Ok(Saved::Shed(ShedReason::Full))),
-            Err(e) => Err(Err(shared.io_error("save", &key, "cannot write the chunk's file", e))),
+            Err(e) => Err(shared.end_of_save(&key, "cannot write the chunk's file", e)),
             Ok(_) => self.finish_files(&key, &transfer.file),
         };
         // Before the answer, however it went: who hears it may want its memory for itself.
@@ -366,7 +363,7 @@ impl<M: Mover> Saving<M> {
     fn finish_files(&mut self, key: &Key, file: &OwnedFd) -> Result<(), Result<Saved, Error>> {
         let shared = Arc::clone(&self.shared);
         self.fetched = None;
-        let failed = |what: &'static str, e: io::Error| Err(Err(shared.io_error("save", key, what, e)));
+        let failed = |what: &'static str, e: io::Error| Err(shared.end_of_save(key, what, e));
         if let Some(facts) = self.facts.take()
             && let Err(e) = layout::finish_file(&shared, file, &facts, shared.home.data_len(self.len))
         {
@@ -419,7 +416,7 @@ impl<M: Mover> Saving<M> {
             Ok(true) => shared.uncount(replaced_bytes),
             Err(e) => {
                 (self.draft, self.room) = (Some(draft), Some(room));
-                return Err(Err(shared.io_error("save", key, "cannot publish the chunk's file", e)));
+                return Err(shared.end_of_save(key, "cannot publish the chunk's file", e));
             }
         }
         if let Some(sidecar) = self.sidecar.take()
@@ -429,7 +426,7 @@ impl<M: Mover> Saving<M> {
             let _ = shared.home.delete(digest, len);
             shared.forget(digest, false);
             (self.sidecar, self.room) = (Some(sidecar), Some(room));
-            return Err(Err(shared.io_error("save", key, "cannot publish the file beside the chunk's", e)));
+            return Err(shared.end_of_save(key, "cannot publish the file beside the chunk's", e));
         }
         let Some(reservation) = room.spend() else { return Ok(()) };
         let chunk = shared.chunk(key, len).with_place(self.announced.place());
@@ -446,6 +443,8 @@ impl<M: Mover> Saving<M> {
             shared.uncount(shared.home.file_len(superfluous));
         }
         if matches!(inserted, Inserted::Refused(_)) {
+            // Others may know the chunk whose file this one's took the place of.
+            shared.announce_change(Record::Remove(*digest));
             return Err(Ok(Saved::Shed(ShedReason::Full)));
         }
         shared.journal.note([Record::Insert(chunk)]);
@@ -463,6 +462,16 @@ impl<M: Mover> Saving<M> {
         if let Some((op, slot)) = op {
             slot.finish(op, result);
         }
+    }
+}
+
+impl<M: Mover> Shared<M> {
+    /// How a save ends whose system call or transfer failed.
+    fn end_of_save(&self, key: &Key, what: &'static str, e: io::Error) -> Result<Saved, Error> {
+        if self.note_read_only(&e) {
+            return Ok(Saved::Shed(ShedReason::ReadOnly));
+        }
+        Err(self.io_error("save", key, what, e))
     }
 }
 

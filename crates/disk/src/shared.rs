@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -25,6 +26,10 @@ use crate::{DiskConfig, Mover};
 /// How many different chunk lengths are tried for a key that another process may have written.
 const LENGTHS_MAX: usize = 8;
 
+/// The most files that failed a check and could not be moved away of which is remembered which file it was. One that is forgotten stays
+/// a miss here until this process saves its chunk.
+const DISTRUSTED_MAX: usize = 4096;
+
 /// How many names can change at a time.
 const NAMES: usize = 64;
 
@@ -41,8 +46,6 @@ pub struct Shared<M> {
     pub journal: Journal,
     /// What all processes published and deleted.
     pub changes: ChangeLog,
-    /// Something of that was missed: the directory is to be listed.
-    pub missed_changes: AtomicBool,
     pub tenants: Tenants,
     pub mover: M,
     pub gate: Gate,
@@ -68,6 +71,7 @@ pub struct Shared<M> {
     pub refused: AtomicBool,
     pub index: Mutex<Index>,
     names: [Mutex<()>; NAMES],
+    distrusted: Mutex<HashMap<Digest, FileId>>,
     lengths: RwLock<Vec<u64>>,
     pub listeners: Listeners,
     pub clock: Clock,
@@ -75,6 +79,8 @@ pub struct Shared<M> {
     pub last_fault: Mutex<Option<String>>,
     /// How often `.kvtier` was deleted under us, and made again.
     pub restored: AtomicU64,
+    /// `.kvtier` was made, or can be written for the first time, and not all that follows from it has succeeded.
+    pub restore_is_due: Mutex<bool>,
     turn: AtomicU64,
 }
 
@@ -95,6 +101,7 @@ impl<M: Mover> Shared<M> {
         let (index, gate, tails, bounce) = parts;
         let Books { home, ledger, journal, changes, tenants, aside_bytes, geometry } = books;
         let bereaved = home.buried.corners > 0;
+        let read_only = home.is_read_only();
         Shared {
             caps,
             capacity_bytes: config.capacity_bytes,
@@ -105,7 +112,6 @@ impl<M: Mover> Shared<M> {
             ledger,
             journal,
             changes,
-            missed_changes: AtomicBool::new(false),
             tenants,
             mover,
             gate,
@@ -123,12 +129,14 @@ impl<M: Mover> Shared<M> {
             refused: AtomicBool::new(false),
             index: Mutex::new(index),
             names: [const { Mutex::new(()) }; NAMES],
+            distrusted: Mutex::default(),
             lengths: RwLock::default(),
             listeners: Listeners::default(),
             began: config.clock.now(),
             clock: config.clock.clone(),
             last_fault: Mutex::default(),
             restored: AtomicU64::new(0),
+            restore_is_due: Mutex::new(read_only),
             turn: AtomicU64::new(0),
         }
     }
@@ -214,10 +222,12 @@ impl<M: Mover> Shared<M> {
         if self.is_hidden(key.digest()) {
             return None;
         }
-        let len =
-            lengths.into_iter().find(|len| self.home.find(key.digest(), *len).is_ok_and(|found| found.is_some()))?;
+        let find = |len: u64| Some((len, self.home.find(key.digest(), len).ok().flatten()?));
+        let (len, file) = lengths.into_iter().find_map(find)?;
+        self.acquit_if_new(key.digest(), file);
         let mut index = self.index();
-        if index.is_suspect(key.digest()) {
+        // A victim's file is still there, and about to be deleted.
+        if index.is_suspect(key.digest()) || index.is_leaving(key.digest()) {
             return None;
         }
         let _ = index.insert(self.chunk(key, len));
@@ -253,17 +263,45 @@ impl<M: Mover> Shared<M> {
                 self.forget(digest, false);
                 return false;
             }
-            _ => self.forget(digest, true),
+            _ => self.mark_corrupt(digest, seen),
+        }
+        if self.home.is_read_only() {
+            return true;
         }
         match self.set_aside(digest, len) {
             Ok(()) => {
                 self.announce_change(Record::Remove(*digest));
                 add(&self.counters.set_aside, 1);
-                self.index().acquit(digest);
+                self.acquit(digest);
             }
-            Err(e) => self.fault(format!("cannot set the corrupt chunk {digest} aside: {e}")),
+            Err(e) => self.failed(&format!("cannot set the corrupt chunk {digest} aside"), &e),
         }
         true
+    }
+
+    /// The bytes of this file are wrong, or cannot be read: the key is a miss as long as its name means this file. Its [name](Self::name) is held.
+    pub fn mark_corrupt(&self, digest: &Digest, file: FileId) {
+        self.forget(digest, true);
+        let mut distrusted = self.distrusted();
+        if distrusted.len() < DISTRUSTED_MAX || distrusted.contains_key(digest) {
+            distrusted.insert(*digest, file);
+        }
+    }
+
+    /// The key is a miss no more if its name means another `file` now: another process saved the chunk again.
+    pub fn acquit_if_new(&self, digest: &Digest, file: FileId) {
+        if self.distrusted().get(digest).is_some_and(|wrong| *wrong != file) {
+            self.acquit(digest);
+        }
+    }
+
+    fn acquit(&self, digest: &Digest) {
+        self.distrusted().remove(digest);
+        self.index().acquit(digest);
+    }
+
+    fn distrusted(&self) -> MutexGuard<'_, HashMap<Digest, FileId>> {
+        self.distrusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the chunk still is that very file, as it was written then. Who could not see the bytes of an open file must ask: another
@@ -297,9 +335,25 @@ impl<M: Mover> Shared<M> {
         *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
     }
 
+    /// Counts a failed system call, and notes when it shows that the file system is read-only: that is a state and no fault.
+    pub fn failed(&self, what: &str, e: &io::Error) {
+        if !self.note_read_only(e) {
+            self.fault(format!("{what}: {e}"));
+        }
+    }
+
+    /// Whether the error says that the file system is read-only; then saves are shed from now on, until it is writable again.
+    pub fn note_read_only(&self, e: &io::Error) -> bool {
+        let is_read_only = e.kind() == io::ErrorKind::ReadOnlyFilesystem;
+        if is_read_only {
+            self.home.set_read_only(true);
+        }
+        is_read_only
+    }
+
     /// An error of this tier for a failed system call or transfer.
     pub fn io_error(&self, op: &'static str, key: &Key, what: &'static str, e: io::Error) -> Error {
-        self.fault(format!("{op}: {what}: {e}"));
+        self.failed(&format!("{op}: {what}"), &e);
         Error::new(kind_of(&e), what)
             .with_op(op)
             .with_key(*key.digest())

@@ -4,11 +4,12 @@
 #[allow(dead_code, reason = "of what the test files share, this one uses some")]
 mod common;
 
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use common::BadDay;
-use kvtier_core::{Ctx, ErrorKind, Observe, Tier};
+use kvtier_core::{Ctx, ErrorKind, ManualClock, Observe, Tier};
 use kvtier_disk::{Disk, DiskConfig, Finish, Layout, Mover, Refused, Transfer};
 use kvtier_testkit::conformance::Fixture;
 
@@ -17,10 +18,13 @@ use kvtier_testkit::conformance::Fixture;
 struct Gated {
     inner: Arc<BadDay>,
     open: Arc<(Mutex<bool>, Condvar)>,
+    /// One message for each transfer that was submitted.
+    submitted: SyncSender<()>,
 }
 
 impl Mover for Gated {
     fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
+        self.submitted.send(()).unwrap();
         let (inner, open) = (Arc::clone(&self.inner), Arc::clone(&self.open));
         std::thread::spawn(move || {
             let opened = open.0.lock().unwrap();
@@ -54,14 +58,22 @@ fn a_save_that_was_given_up_does_not_appear_after_the_remove_that_followed() {
     for layout in [Layout::Kvtier, Layout::LmcacheMp] {
         let dir = tempfile::tempdir().unwrap();
         let open = Arc::<(Mutex<bool>, Condvar)>::default();
+        let (time, minute) = (ManualClock::new(), Duration::from_secs(60));
+        let (submitted, submissions) = sync_channel(1);
         let mut config = DiskConfig::new(dir.path(), 1 << 20);
-        config.layout = layout;
-        let disk = Disk::open(config, Gated { inner: Arc::new(BadDay::new(1, 0)), open: Arc::clone(&open) }).unwrap();
+        (config.layout, config.clock) = (layout, time.clock());
+        let inner = Arc::new(BadDay::new(1, 0));
+        let disk = Disk::open(config, Gated { inner, open: Arc::clone(&open), submitted }).unwrap();
         let f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap())
             .with_one_namespace();
         let keys = f.keys([1]);
         let _at_last = Opens(Arc::clone(&open));
-        let late = disk.save(&Ctx::within(Duration::from_millis(50)), vec![f.save_op(&keys[0], 50_000)]).wait();
+        let ticket = disk.save(&Ctx::within_on(&time.clock(), minute), vec![f.save_op(&keys[0], 50_000)]);
+        submissions.recv_timeout(2 * minute).unwrap();
+        time.advance(minute - Duration::from_millis(1));
+        assert!(!ticket.is_done());
+        time.advance(Duration::from_millis(1));
+        let late = ticket.wait();
         assert_eq!(late[0].result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
         // Who was late with beginning gave the memory back with the answer.
         drop(late);

@@ -201,3 +201,33 @@ fn files_and_shards_that_others_delete_do_not_stop_saves() {
     assert!((10..18).all(|n| !absent(&f, n)));
     assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
 }
+
+/// Who copies chunks elsewhere takes their keys from footers: a damaged one must not give the bytes of a chunk to another key.
+#[test]
+fn no_flipped_bit_of_a_footer_names_another_key() {
+    use kvtier_file::inspect::{Directory, Source};
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 2);
+    f.store(&f.keys([0]), LEN);
+    let path = kvtier_disk::name::path(dir.path(), f.key(0).digest(), LEN as u64);
+    let there = Directory::open(dir.path()).unwrap();
+    let chunk = there.chunks().unwrap().remove(0);
+    let unknown = Arc::new(kvtier_core::Namespace::new("", kvtier_core::Digest::default()));
+    let named = |source| match source {
+        Source::Key(key) => Some(*key.digest()),
+        _ => None,
+    };
+    assert_eq!(named(there.key_of(&chunk, &unknown).unwrap()), Some(*f.key(0).digest()));
+    let right = fs::read(&path).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let mut refused = 0;
+    for (at, byte) in right.iter().enumerate().skip(right.len() - 4096) {
+        let put = |byte: u8| std::os::unix::fs::FileExt::write_all_at(&file, &[byte], at as u64).unwrap();
+        put(byte ^ 1);
+        let key = named(there.key_of(&chunk, &unknown).unwrap());
+        assert!(key.is_none_or(|key| key == *f.key(0).digest()), "byte {at}");
+        refused += usize::from(key.is_none());
+        put(*byte);
+    }
+    assert!(refused > 100, "{refused} bytes count");
+}

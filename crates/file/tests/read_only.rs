@@ -13,6 +13,8 @@ use kvtier_file::{FileConfig, FileTier};
 use kvtier_testkit::conformance::Fixture;
 
 const LEN: usize = 100_000;
+/// The payload padded to pages, and the footer.
+const FILE: u64 = 25 * 4096 + 4096;
 const CAP: u64 = 64 << 20;
 
 /// A directory seen through a mount of its own.
@@ -113,6 +115,79 @@ fn a_read_only_directory_is_served_and_written_again_when_it_can_be() {
     }
 }
 
+/// Another mount over the directory, which is read-only: what the tier has open can be written, and what it opens cannot. The kernel refuses to
+/// make a mount read-only while files on it are open for writing.
+struct Cover<'a>(&'a Path);
+
+impl<'a> Cover<'a> {
+    fn over(dir: &'a Path) -> Option<Self> {
+        // Read-only before it is there: the tier opens files all the time.
+        let view = View::of(dir)?;
+        let out = mount(&["--bind", view.path().to_str().unwrap(), dir.to_str().unwrap()]);
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        Some(Cover(dir))
+    }
+}
+
+impl Drop for Cover<'_> {
+    fn drop(&mut self) {
+        let out = Command::new("umount").arg("-l").arg(self.0).status();
+        assert!(std::thread::panicking() || out.is_ok_and(|status| status.success()), "cannot unmount");
+    }
+}
+
+#[test]
+fn a_file_system_that_turns_read_only_is_served_until_it_is_writable_again() {
+    for layout in Layout::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let (tier, f) = open(dir.path(), layout);
+        f.store(&f.keys(0..4), LEN);
+        let Some(cover) = Cover::over(dir.path()) else { return };
+        eventually("the status says so", || is_read_only(&tier));
+        assert_eq!(f.save(&f.key(9), LEN), Saved::Shed(ShedReason::ReadOnly), "{layout}");
+        (0..4).for_each(|n| assert_eq!(f.load(&f.key(n), LEN), Loaded::Hit { len: LEN as u64 }, "{layout}"));
+        assert_eq!(hits(&f, 0..8), 4, "{layout}");
+        drop(cover);
+        eventually("writable again", || f.save(&f.key(9), LEN) == Saved::Stored);
+        assert!(!is_read_only(&tier) && hits(&f, 0..10) == 5, "{layout}");
+    }
+}
+
+/// A file system of its own that its kernel has made read-only after an error. It does not say so to who asks how it is mounted.
+#[test]
+fn a_file_system_that_refuses_writes_after_an_error_is_served() {
+    let (image, at) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+    image.as_file().set_len(64 << 20).unwrap();
+    let (from, to) = (image.path().to_str().unwrap(), at.path().to_str().unwrap());
+    let made = Command::new("mkfs.ext4").args(["-q", "-O", "^has_journal", from]).status();
+    if !made.is_ok_and(|status| status.success())
+        || !mount(&["-o", "loop,errors=remount-ro", from, to]).status.success()
+    {
+        eprintln!("NOT TRIED, cannot make and mount a file system here");
+        return;
+    }
+    let mounted = Cover(at.path());
+    let (tier, f) = open(&at.path().join("tier"), Layout::Kvtier);
+    f.store(&f.keys(0..4), LEN);
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let device =
+        mounts.lines().find_map(|line| line.split_once(&format!(" {to} "))).unwrap().0.rsplit('/').next().unwrap();
+    if std::fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "1").is_err() {
+        eprintln!("NOT TRIED, this kernel makes no errors on demand");
+        return;
+    }
+    for n in 4..20 {
+        assert_eq!(f.save(&f.key(n), LEN), Saved::Shed(ShedReason::ReadOnly), "{:?}", tier.status());
+        assert!(is_read_only(&tier), "{:?}", tier.status());
+        // Longer than a round of the background thread, which must not take it for writable.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    (0..4).for_each(|n| assert_eq!(f.load(&f.key(n), LEN), Loaded::Hit { len: LEN as u64 }));
+    assert_eq!(tier.status().counter("io_errors"), 0, "{:?}", tier.status());
+    drop((tier, f));
+    drop(mounted);
+}
+
 #[test]
 fn damage_on_a_read_only_file_system_is_a_miss() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,6 +204,33 @@ fn damage_on_a_read_only_file_system_is_a_miss() {
         assert_eq!(reader.load(&reader.key(1), LEN), Loaded::Hit { len: LEN as u64 });
     }
     assert!(path.exists());
+    // Who may write saves it again.
+    std::fs::remove_file(&path).unwrap();
+    let (_, writer) = open(dir.path(), Layout::Kvtier);
+    assert_eq!(writer.save(&writer.key(0), LEN), Saved::Stored);
+    assert_eq!(reader.load(&reader.key(0), LEN), Loaded::Hit { len: LEN as u64 });
+    assert_eq!(hits(&reader, 0..2), 2);
+}
+
+/// What has to be done when the file system becomes writable fails at first: it is done later, or the cap would not hold.
+#[test]
+fn a_ledger_that_cannot_be_opened_at_first_is_opened_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, writer) = open(dir.path(), Layout::Kvtier);
+    writer.store(&writer.keys(0..4), LEN);
+    drop(writer);
+    let Some(view) = View::of(dir.path()) else { return };
+    let (tier, f) = open(view.path(), Layout::Kvtier);
+    let ledger = dir.path().join(".kvtier/ledger");
+    std::fs::remove_file(&ledger).unwrap();
+    std::fs::create_dir(&ledger).unwrap();
+    view.remount("rw");
+    eventually("it has failed", || tier.status().counter("io_errors") > 1);
+    assert!(is_read_only(&tier));
+    std::fs::remove_dir(&ledger).unwrap();
+    eventually("writable again", || f.save(&f.key(6), LEN) == Saved::Stored);
+    let count = || std::fs::read(&ledger).unwrap().get(8..16).map(|n| u64::from_le_bytes(n.try_into().unwrap()));
+    eventually("what is there is counted", || count() == Some(5 * FILE));
 }
 
 #[test]

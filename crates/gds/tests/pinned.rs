@@ -53,7 +53,7 @@ fn a_save_waits_for_the_event_before_its_memory() {
         chunk.set_after(Some(event));
         chunk.assume_filled(LEN);
         let save = Save { key: key.clone(), from: vec![chunk.freeze()] };
-        let ticket = bench.tier.save(&Ctx::within(Duration::from_secs(60)), vec![save]);
+        let ticket = bench.tier.save(&Ctx::within(Duration::from_secs(600)), vec![save]);
         while bench.counter("event_waits") == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -105,7 +105,7 @@ fn a_deadline_does_not_wait_for_an_event_and_the_memory_comes_home() {
         drop(done);
         assert!(bench.arena.stats().free < 16 * MIB, "the GPU still works on it");
         drop(hold);
-        let end = std::time::Instant::now() + Duration::from_secs(30);
+        let end = std::time::Instant::now() + Duration::from_secs(600);
         while bench.arena.stats().free < 16 * MIB {
             assert!(std::time::Instant::now() < end, "the memory never came home");
             std::thread::sleep(Duration::from_millis(5));
@@ -129,7 +129,7 @@ fn a_tier_that_is_closed_while_it_waits_gives_all_memory_back() {
             let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
             chunk.set_after(Some(event));
             let save = Save { key: bench.key(n), from: vec![chunk.freeze()] };
-            tickets.push(bench.tier.save(&Ctx::within(Duration::from_secs(60)), vec![save]));
+            tickets.push(bench.tier.save(&Ctx::within(Duration::from_secs(600)), vec![save]));
         }
         let Bench { tier, arena, .. } = bench;
         drop(tier);
@@ -137,7 +137,7 @@ fn a_tier_that_is_closed_while_it_waits_gives_all_memory_back() {
             assert!(ticket.wait().pop().unwrap().result.is_err());
         }
         drop(hold);
-        let end = std::time::Instant::now() + Duration::from_secs(30);
+        let end = std::time::Instant::now() + Duration::from_secs(600);
         while arena.stats().free < 16 * MIB {
             assert!(std::time::Instant::now() < end, "the memory never came home");
             std::thread::sleep(Duration::from_millis(5));

@@ -22,6 +22,39 @@ impl KeyId {
     }
 }
 
+/// What the canonical form of a key says of any key: all but the salt, of which it has a digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeySummary {
+    /// The model.
+    pub model: Arc<str>,
+    /// The cache salt's digest, keyed by the namespace; `None` for keys without a salt.
+    pub salt_digest: Option<[u8; 32]>,
+}
+
+impl KeySummary {
+    /// Reads the canonical form of a key; `None` where it is none.
+    pub fn from_canonical(bytes: &[u8]) -> Option<Self> {
+        let mut rest = Fields(bytes);
+        match rest.array()? {
+            [1] => {
+                let model = rest.text()?;
+                // Rank, group, and hash.
+                let _ = (rest.take(8)?, rest.take(4)?, rest.bytes()?);
+                let salt = rest.bytes()?;
+                let salt_digest = if salt.is_empty() { None } else { Some(salt.try_into().ok()?) };
+                rest.0.is_empty().then_some(KeySummary { model, salt_digest })
+            }
+            _ => match KeyId::from_canonical(bytes).ok()? {
+                KeyId::Engine(key) | KeyId::Layer(LayerCacheEngineKey { key, .. }) => {
+                    Some(KeySummary { model: Arc::clone(&key.model), salt_digest: None })
+                }
+                _ => None,
+            },
+        }
+    }
+}
+
 fn torn() -> InvalidKey {
     InvalidKey::new("not the canonical form of a key")
 }
@@ -106,5 +139,22 @@ mod tests {
         assert!(KeyId::from_canonical(&salted).unwrap_err().to_string().contains("salt"));
         let known = Arc::new(Namespace::known_by(ns.digest()));
         assert_eq!(Key::new(known, mp("@pepper")), Key::new(ns, mp("@pepper")));
+    }
+
+    #[test]
+    fn a_summary_has_the_model_and_of_the_salt_its_digest() {
+        let ns = Arc::new(Namespace::new("acme", Digest::of("layout", b"1")));
+        let summary = |id: KeyId| {
+            let canonical = Key::new(Arc::clone(&ns), id).canonical();
+            assert!((0..canonical.len()).all(|end| KeySummary::from_canonical(&canonical[..end]).is_none()));
+            KeySummary::from_canonical(&canonical).unwrap()
+        };
+        let mp = |salt: &str| ObjectKey::new("org/m", KvRank(7), 1, ChunkHash::new(b"hash"), salt).unwrap().into();
+        let (plain, salted) = (summary(mp("")), summary(mp("pepper")));
+        assert_eq!((&*plain.model, plain.salt_digest), ("org/m", None));
+        assert_eq!(&*salted.model, "org/m");
+        assert_eq!(salted.salt_digest, Some(*blake3::keyed_hash(ns.digest().as_bytes(), b"pepper").as_bytes()));
+        let engine = summary(KeyId::from_engine_text("org/m@2@1@ff@bfloat16@7").unwrap());
+        assert_eq!((&*engine.model, engine.salt_digest), ("org/m", None));
     }
 }

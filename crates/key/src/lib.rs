@@ -38,6 +38,7 @@ mod serde_forms;
 mod small;
 mod sums;
 
+pub use canonical::KeySummary;
 pub use digest::Digest;
 pub use dtype::DType;
 pub use engine::{CacheEngineKey, EngineHash, LayerCacheEngineKey, TAG_BYTES_MAX, TAGS_MAX, Tag};

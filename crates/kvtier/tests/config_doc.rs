@@ -2,6 +2,8 @@
 #![cfg(feature = "config")]
 #![allow(clippy::unwrap_used)]
 
+mod docs;
+
 use kvtier::config::keys::{self, BEGIN, END};
 
 #[test]
@@ -11,7 +13,7 @@ fn the_document_is_the_table() {
     let (begin, end) = (text.find(BEGIN).unwrap(), text.find(END).unwrap() + END.len());
     let wanted = keys::document();
     if std::env::var_os("KVTIER_WRITE_DOCS").is_some() {
-        std::fs::write(path, format!("{}{wanted}{}", &text[..begin], &text[end..])).unwrap();
+        docs::write(path, &format!("{}{wanted}{}", &text[..begin], &text[end..]));
         return;
     }
     assert_eq!(&text[begin..end], wanted, "write it with KVTIER_WRITE_DOCS=1");

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "config", feature = "file"))]
 
 mod common;
+mod docs;
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ fn the_documentation_is_the_table() {
     for (name, page) in [("METRICS.md", metrics::markdown()), ("grafana.json", metrics::dashboard())] {
         let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("KVTIER_WRITE_DOCS").is_some() {
-            std::fs::write(&path, &page).unwrap();
+            docs::write(&path, &page);
         }
         let written = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(written == page, "docs/{name} is out of date: run this test with KVTIER_WRITE_DOCS=1");

@@ -189,8 +189,9 @@ fn at_its_deadline_a_load_has_the_prefix_that_fast_tiers_hold() {
 fn what_is_slower_than_computing_is_a_miss_and_the_break_even_is_told() {
     // Below, 100 kB take 20 ms; computing them takes 10 ms, or with the other rate 10 s.
     for (rate, slow) in [(1e7, true), (1e4, false)] {
-        let t = two(102_400, Rule::new(), |c| c.with_computed_bytes_per_s(rate));
-        t.low.delay_loads(Duration::from_millis(20));
+        let time = ManualClock::new();
+        let t = two_on(&time.clock(), 102_400, Rule::new(), |c| c.with_computed_bytes_per_s(rate));
+        t.low.delay_loads(&time, Duration::from_millis(20));
         (0..30).for_each(|n| {
             save(&*t.low.below, &t.arena, n, LEN);
         });

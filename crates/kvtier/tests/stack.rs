@@ -186,6 +186,20 @@ fn a_fast_tier_that_fails_is_passed_over_and_when_all_fail_it_is_said() {
 }
 
 #[test]
+fn holds_that_were_released_key_by_key_leave_their_places() {
+    let t = two();
+    save(&*t.top, &t.arena, 0, LEN);
+    save(&*t.low, &t.arena, 1, LEN);
+    // One more than a stack can have at a time.
+    for _ in 0..=65_536 {
+        let held = lookup(&t.stack, &[0, 1], Mode::Each, Hold::For(Duration::from_secs(600))).hold.unwrap();
+        t.stack.release_keys(held, &[*key(1).digest()]);
+        t.stack.release_keys(held, &[*key(0).digest()]);
+    }
+    assert_eq!((remove(&t.stack, 0).removed, remove(&t.stack, 1).removed), (1, 1));
+}
+
+#[test]
 fn a_prefix_may_lie_in_several_tiers_and_a_hold_is_kept_where_the_bytes_are() {
     let t = two();
     save(&*t.top, &t.arena, 0, LEN);

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier::config::lmcache::{Inputs, LmcacheConfig};
-use kvtier::config::{Adapter, Config, KeyMode, Opened, Reading, Value};
+use kvtier::config::{Adapter, Config, KeyMode, Opened, Reading, ShapeState, TierSpec, Value};
 use kvtier::core::{Error, ErrorKind};
+use kvtier::key::MemoryFormat;
 use kvtier::metrics::Server;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -13,6 +14,7 @@ use pyo3::types::PyDict;
 
 use crate::end::whole;
 use crate::log;
+use crate::shape::Shapes;
 use crate::store::{Settings, Spelling, Store};
 
 /// How long a bucket may take at the start to say whether it is there.
@@ -76,12 +78,14 @@ pub struct Options {
     pub spelling: Option<Spelling>,
     /// The address at which the tiers' metrics are served, if they are.
     pub metrics: Option<String>,
+    /// Whether metrics that cannot be served are an error. Else they are logged as one, and the tiers work without.
+    pub needs_metrics: bool,
 }
 
 /// Tiers that were opened.
 struct Started {
     opened: Opened,
-    spelling: Spelling,
+    settings: Settings,
     notes: Vec<String>,
 }
 
@@ -93,8 +97,14 @@ pub fn open(py: Python<'_>, source: &Source, options: &Options) -> PyResult<Stor
     let started = py.detach(|| start(source, options)).map_err(|e| PyValueError::new_err(whole(&e)))?;
     started.notes.iter().for_each(|note| log::write(py, "warning", note));
     log_problems(py, &started.opened);
-    let server = options.metrics.as_deref().map(|address| serve(py, address, &started.opened)).transpose()?;
-    Ok(Store::new(started.opened, Settings { spelling: started.spelling, ..options.store }, server))
+    let server = match options.metrics.as_deref().map(|address| serve(py, address, &started.opened)).transpose() {
+        Err(e) if !options.needs_metrics => {
+            log::write(py, "error", &format!("{}; the tiers work without metrics", e.value(py)));
+            None
+        }
+        server => server?,
+    };
+    Ok(Store::new(started.opened, started.settings, server))
 }
 
 /// Logs what keeps a bucket from working: an error where it does not exist, else a warning. It may pass, and so refuses nothing.
@@ -108,7 +118,7 @@ fn log_problems(py: Python<'_>, opened: &Opened) {
 fn start(source: &Source, options: &Options) -> Result<Started, Error> {
     let (config, notes) = source.read()?;
     let spelling = spelling(&config, options.spelling)?;
-    let settings = Settings { spelling, ..options.store };
+    let settings = Settings { spelling, shapes: shapes(&config), ..options.store };
     let opened = match spelling {
         Spelling::Mp => {
             config.with_namespace(&Arc::new(Store::namespace_of("", &settings).with_salts_as_tenants())).open()
@@ -116,7 +126,19 @@ fn start(source: &Source, options: &Options) -> Result<Started, Error> {
         // Names of buckets are read right only when a key has told how its model is spelled: its namespace comes with it.
         Spelling::Engine => config.open(),
     };
-    Ok(Started { opened: opened?, spelling, notes })
+    Ok(Started { opened: opened?, settings, notes })
+}
+
+/// What the tiers know of the shapes of chunks before they open: where several keep shapes, the one that knows least counts.
+fn shapes(config: &Config) -> Shapes {
+    let of = |state| match state {
+        ShapeState::Known(_) => Shapes::Known,
+        // What was saved here as bytes says nothing of the next chunk.
+        ShapeState::Files(shape) if shape.format == MemoryFormat::Binary => Shapes::Missing,
+        ShapeState::Missing => Shapes::Missing,
+        _ => Shapes::Learned,
+    };
+    config.tiers.iter().filter_map(TierSpec::shape_state).map(of).max().unwrap_or(Shapes::Known)
 }
 
 /// Which keys a store over these tiers takes: those that are asked for, else those that the tiers have names for, else our own.
@@ -162,8 +184,10 @@ pub fn options(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
         load_releases: true,
         spelling: Spelling::Mp,
         partial: false,
+        shapes: Shapes::Known,
+        chunk_bytes: None,
     };
-    let mut options = Options { store: settings, spelling: None, metrics: None };
+    let mut options = Options { store: settings, spelling: None, metrics: None, needs_metrics: true };
     let settings = &mut options.store;
     for (name, value) in keywords.into_iter().flatten() {
         match name.extract::<&str>()? {
@@ -174,7 +198,9 @@ pub fn options(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
             "partial" => settings.partial = value.extract()?,
             "engine_keys" if value.extract()? => options.spelling = Some(Spelling::Engine),
             "engine_keys" => options.spelling = Some(Spelling::Mp),
+            "chunk_bytes" => settings.chunk_bytes = value.extract()?,
             "metrics" => options.metrics = value.extract()?,
+            "needs_metrics" => options.needs_metrics = value.extract()?,
             other => return Err(PyTypeError::new_err(format!("no setting is called {other}"))),
         }
     }

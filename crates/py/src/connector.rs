@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier::core::Mode;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -48,8 +49,14 @@ impl Connector {
     #[new]
     #[pyo3(signature = (source, **settings))]
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        // LMCache's wrapper spells keys of its multi-process mode.
-        let options = Options { spelling: Some(Spelling::Mp), ..config::options(settings)? };
+        let options = config::options(settings)?;
+        if options.spelling == Some(Spelling::Engine) {
+            return Err(PyValueError::new_err(
+                "engine_keys = True: a Connector takes keys of LMCache's multi-process mode alone; leave engine_keys out, or use a Store",
+            ));
+        }
+        // LMCache loads it as a plugin, which a busy port must not cost its tiers.
+        let options = Options { spelling: Some(Spelling::Mp), needs_metrics: false, ..options };
         let store = config::open(source.py(), &config::Source::of(source)?, &options)?;
         Ok(Connector {
             desk: Desk::new(Handle::new(Arc::new(store)))?,

@@ -13,6 +13,7 @@ use kvtier::metrics::Server;
 use crate::holds::{Holds, LetGo};
 use crate::loan::{Busy, Clock};
 use crate::name::Name;
+use crate::shape::Shapes;
 
 /// At most this many salts' namespaces are remembered; beyond, they are made anew each time.
 const NAMESPACES_MAX: usize = 4096;
@@ -43,6 +44,10 @@ pub struct Settings {
     pub spelling: Spelling,
     /// Whether chunks may be shorter than the first of their kind.
     pub partial: bool,
+    /// Whether saves must say what shape their chunks have.
+    pub shapes: Shapes,
+    /// Bytes of a full chunk of object group 0, where the caller knows them; else they are learned from saves.
+    pub chunk_bytes: Option<u64>,
 }
 
 /// Open tiers.
@@ -127,13 +132,17 @@ impl Store {
         names.into_iter().map(|name| self.key(name)).collect()
     }
 
-    /// A salt is a tenant. Chunks of a model, rank and group have one length, which the first teaches.
+    /// A salt is a tenant. Chunks of a model, rank and group have one length: the declared one, or that of the first save.
     pub fn namespace_of(salt: &str, settings: &Settings) -> Namespace {
         let layout: &[u8] = match settings.spelling {
             Spelling::Mp => b"lmcache-mp",
             Spelling::Engine => b"lmcache",
         };
-        Namespace::new(salt, Digest::of("kvtier layout", layout)).with_partial(settings.partial)
+        let ns = Namespace::new(salt, Digest::of("kvtier layout", layout)).with_partial(settings.partial);
+        match settings.chunk_bytes {
+            Some(bytes) => ns.with_chunk_bytes(0, bytes),
+            None => ns,
+        }
     }
 
     fn namespace(&self, salt: &str) -> Arc<Namespace> {

@@ -147,6 +147,12 @@ impl Tiers {
         self.0.settings.spelling == Spelling::Engine
     }
 
+    /// What the tiers knew, when they were opened, of the shapes of chunks that are saved without one: `known`, `learned` or `missing`.
+    #[getter]
+    fn shapes(&self) -> &'static str {
+        self.0.settings.shapes.name()
+    }
+
     /// The keys that are there now, to be read page by page.
     fn listing(&self, py: Python<'_>) -> PyResult<Listing> {
         self.0.check()?;

@@ -70,7 +70,7 @@ impl Store {
         let at: Vec<(usize, u64)> = at.into_iter().zip(ops.iter().map(|(_, into)| len(into))).collect();
         let ops = ops.into_iter().map(|(key, into)| Load { key, into }).collect();
         let done = self.tier().load_waiting(&self.ctx(how.class), ops).await;
-        let (mut loaded, mut too_long) = (Vec::with_capacity(done.len()), Vec::new());
+        let (mut loaded, mut misfits) = (Vec::with_capacity(done.len()), Vec::new());
         for ((at, wanted), done) in at.into_iter().zip(done) {
             let digest = *done.op.key.digest();
             loaded.push(digest);
@@ -80,7 +80,7 @@ impl Store {
                     let text = format!("the chunk {digest} has {len} bytes, {wanted} were wanted");
                     end.bad(ErrorKind::Invalid, text);
                 }
-                Ok(Loaded::Miss(MissReason::Length)) => too_long.push((done.op.key, wanted)),
+                Ok(Loaded::Miss(MissReason::Length)) => misfits.push((done.op.key, wanted)),
                 Ok(_) => {}
                 Err(e) => end.error(&e),
             }
@@ -88,26 +88,30 @@ impl Store {
         if self.settings.load_releases {
             self.release(&loaded);
         }
-        self.note_lengths(&mut end, &too_long).await;
+        self.note_lengths(&mut end, &misfits).await;
         end
     }
 
-    /// Says of chunks that did not fit into their memory of so many bytes how long they are.
-    async fn note_lengths(&self, end: &mut End, too_long: &[(Key, u64)]) {
-        let Some((key, wanted)) = too_long.first() else { return };
+    /// Notes an error where a chunk is longer than its buffer. `misfits` are keys whose loads missed for their length, with the bytes of their
+    /// buffers: objects of a wrong length miss so too, and those are misses and nothing more.
+    async fn note_lengths(&self, end: &mut End, misfits: &[(Key, u64)]) {
+        if misfits.is_empty() {
+            return;
+        }
+        let keys: Arc<[Key]> = misfits.iter().map(|(key, _)| key.clone()).collect();
         let ctx = self.ctx(Class::Demand);
-        let found = self.tier().lookup_waiting(&ctx, [key.clone()].into(), Mode::Each, Hold::None).await;
-        let len = match found.as_ref().map(|answer| answer.found.as_slice()) {
-            Ok([Presence::Hit { len }]) => format!("has {len} bytes"),
-            _ => "is of another length".to_owned(),
-        };
-        let others = match too_long.len() - 1 {
+        let Ok(answer) = self.tier().lookup_waiting(&ctx, keys, Mode::Each, Hold::None).await else { return };
+        let mut too_long = misfits.iter().zip(&answer.found).filter_map(|((key, wanted), found)| match found {
+            Presence::Hit { len } if len > wanted => Some((key.digest(), *len, *wanted)),
+            _ => None,
+        });
+        let Some((digest, len, wanted)) = too_long.next() else { return };
+        let others = match too_long.count() {
             0 => String::new(),
             others => format!(", and {others} others of the batch fit no better"),
         };
-        let digest = key.digest();
         let text = format!(
-            "the chunk {digest} {len} and its buffer {wanted}{others}: pass buffers of the lengths that lookup answers"
+            "the chunk {digest} has {len} bytes and its buffer {wanted}{others}: pass buffers of the lengths that lookup answers"
         );
         end.bad(ErrorKind::Invalid, text);
     }

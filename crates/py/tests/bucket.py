@@ -1,8 +1,13 @@
 """The S3 server of the Rust tests as a process of its own, and the spec of a tier in its bucket."""
 
+import datetime
+import hashlib
+import hmac
+import http.client
 import os
 import subprocess
 import unittest
+import urllib.parse
 
 KEYS = {"aws_access_key_id": "AKIDTEST", "aws_secret_access_key": "secret/test+key"}
 # What a tier asks in the background, about itself and the bucket.
@@ -33,6 +38,31 @@ class Server:
     def keys(self):
         """The names of all chunks."""
         return [name for name in self.ask("keys") if not name.startswith(".kvtier/")]
+
+    def put(self, name, data):
+        """An object as another program writes it."""
+        now, region = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ"), "us-east-1"
+        path = urllib.parse.quote(f"/{self.bucket}/{name}")
+        headers = {
+            "host": f"localhost:{self.port}",
+            "x-amz-content-sha256": hashlib.sha256(data).hexdigest(),
+            "x-amz-date": now,
+        }
+        names, scope = ";".join(headers), f"{now[:8]}/{region}/s3/aws4_request"
+        lines = ["PUT", path, "", *(f"{header}:{value}" for header, value in headers.items()), "", names]
+        request = "\n".join([*lines, headers["x-amz-content-sha256"]])
+        signed = "\n".join(["AWS4-HMAC-SHA256", now, scope, hashlib.sha256(request.encode()).hexdigest()])
+        key = f"AWS4{KEYS['aws_secret_access_key']}".encode()
+        for word in [*scope.split("/"), signed]:
+            key = hmac.new(key, word.encode(), hashlib.sha256).digest()
+        headers["authorization"] = (
+            f"AWS4-HMAC-SHA256 Credential={KEYS['aws_access_key_id']}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
+        )
+        connection = http.client.HTTPConnection("localhost", self.port, timeout=60)
+        connection.request("PUT", path, data, headers)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        connection.close()
 
     def requests(self):
         """How often each method was used since the last time, for chunks."""

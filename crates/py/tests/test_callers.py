@@ -43,6 +43,27 @@ class Keys(Case):
             self.assertLess(len(said), 4000)
             self.assertNotIn("secret-salt", said)
 
+    def test_no_message_of_a_key_has_its_salt(self):
+        salted, store = Key("m", b"1", salt="pepper"), Store(tiers=[{"type": "host", "bytes": MIB}])
+        self.addCleanup(store.close)
+        for give in (
+            lambda: Key("m", b"1", salt="tenant@pepper"),
+            lambda: Key("m@00000000@0@31@pepper", b"1"),
+            lambda: Key("m", "pepper", salt="pepper"),
+            lambda: Key("m", b"1", rank="pepper", salt="pepper"),
+            lambda: store.lookup(salted),
+            lambda: store.lookup("m@00000000@0@31@pepper"),
+            lambda: store.lookup(["m@00000000@zz@31@pepper"]),
+            lambda: store.lookup([b"m@00000000@0@31@pepper"]),
+            lambda: store.save([salted], []),
+            lambda: store.save([salted], [b""]),
+        ):
+            with self.assertRaises((TypeError, ValueError)) as raised:
+                give()
+            self.assertNotIn("pepper", str(raised.exception))
+        self.assertNotIn("pepper", repr(salted))
+        self.assertEqual(str(salted), "m@00000000@0@31@pepper", "which is how a tier is given it")
+
     def test_names_of_models_may_be_any_text(self):
         w = self.wrapped()
         for n, model in enumerate(["модель/七", "ünïcode", "a b\tc", "..", "%40", "-SEP-", "x" * 512]):

@@ -1,12 +1,18 @@
 """Configurations of LMCache's in-process mode, as its pages print them, below `kvtier.Store`."""
 
+import asyncio
+import json
+import math
 import os
+import pathlib
+import struct
 import unittest
+import urllib.parse
 from unittest import mock
 
 import kvtier
 from bucket import KEYS, Server
-from kvtier import EngineKey, Key, Store, errors, keys
+from kvtier import EngineKey, Key, Shape, Store, errors, keys
 from scripts import folder
 
 BUCKET = """chunk_size: 256
@@ -20,19 +26,26 @@ extra_config:
   s3_num_io_threads: 64
   save_chunk_meta: False
 """
-GDS = """# 256 Tokens per KV Chunk
-chunk_size: 256
-# Disable local CPU
-local_cpu: false
-# Path to file system, local, remote or GDS-enabled mount
-gds_path: "{path}"
-# CuFile Buffer Size in MiB
-cufile_buffer_size: 8192
-"""
+# The page's own file, but for the directory.
+PAGE = pathlib.Path(__file__).parents[2] / "testkit/vectors/pages/004_0.yaml"
+GDS = PAGE.read_text().replace("/mnt/gds/cache", "{path}")
 SHAPE = """extra_config:
   kvtier.gds_shape: 2x4x16x32
 """
 CHUNK = 2 * 4 * 16 * 32 * 2
+# LMCache's numbers of formats.
+KV_2LTD, KV_T2D, BINARY, KV_MLA = 1, 2, 4, 6
+
+
+class array(bytearray):
+    """Memory that says of itself what NumPy arrays and tensors do."""
+
+    def __new__(cls, *axes):
+        return super().__new__(cls, 2 * math.prod(axes))
+
+    def __init__(self, *axes):
+        super().__init__(2 * math.prod(axes))
+        self.shape, self.dtype = axes, "float16"
 
 
 class Files(unittest.TestCase):
@@ -78,10 +91,81 @@ class Files(unittest.TestCase):
 
     def test_the_page_on_gds(self):
         cache = os.path.join(self.dir, "cache")
+        own = self.moves(self.opened(GDS.format(path=cache)))
+        self.assertEqual(self.headers(cache), {own[n]: ([CHUNK], "U8", BINARY) for n in range(3)}, "bytes are no tensor")
+
+    def test_the_page_on_gds_beside_chunks_that_were_saved_before_as_bytes(self):
+        cache = os.path.join(self.dir, "cache")
         store = self.opened(GDS.format(path=cache))
-        self.assertTrue(store.status().healthy)
+        self.assertEqual(store.save([EngineKey("m", 1, "half")], [os.urandom(CHUNK)]), [True])
         store.close()
-        self.moves(self.opened(GDS.format(path=cache) + SHAPE))
+        store, own = self.opened(GDS.format(path=cache)), [EngineKey("m", 2, "half"), EngineKey("m", 3, "half")]
+        self.assertEqual(store.save(own, [b"shorter", b"longer than this"]), [True, True], "of other lengths")
+        self.assertEqual(store.lookup(own), [7, 16])
+
+    def test_the_page_on_gds_with_the_shape_of_a_chunk(self):
+        cache = os.path.join(self.dir, "cache")
+        store = self.opened(GDS.format(path=cache) + SHAPE)
+        own = self.moves(store)
+        self.assertEqual(self.headers(cache), {key: ([2, 4, 16, 32], "BF16", KV_2LTD) for key in own})
+
+    def test_a_save_says_what_its_chunks_are(self):
+        cache = os.path.join(self.dir, "cache")
+        store, data = self.opened(GDS.format(path=cache)), os.urandom(CHUNK)
+        own = [EngineKey("m", n, "bfloat16") for n in range(3)]
+        store.save(own[:1], [data], shape="2x4x16x32")
+        store.save(own[1:2], [data[: CHUNK // 2]], shape=Shape((1, 4, 8, 64), "KV_MLA_FMT", "float16"))
+        asyncio.run(store.asave(own[2:], [data], shape="16x2x128 KV_T2D"))
+        wanted = [([2, 4, 16, 32], "BF16", KV_2LTD), ([1, 4, 8, 64], "F16", KV_MLA), ([16, 2, 128], "BF16", KV_T2D)]
+        self.assertEqual(self.headers(cache), dict(zip(own, wanted)))
+        with self.assertRaisesRegex(errors.Unsupported, "not whole tokens of the given shape"):
+            store.save([EngineKey("other", 1, "half")], [data[:-1]], shape="2x4x16x32")
+        with self.assertRaisesRegex(ValueError, "'large' is no shape: write"):
+            store.save(own, [data] * 3, shape="large")
+
+    def test_arrays_say_what_they_are(self):
+        cache = os.path.join(self.dir, "cache")
+        store = self.opened(GDS.format(path=cache))
+        own = [EngineKey("m", n, "half") for n in range(4)]
+        of = [array(2, 4, 16, 32), b"bytes", array(1, 4, 16, 64), array(2, 4, 16, 32)]
+        self.assertEqual(store.save(own[:3], of[:3]), [True] * 3)
+        self.assertEqual(asyncio.run(store.asave(own, of)), [False] * 3 + [True], "in the order of the buffers")
+        wanted = [([2, 4, 16, 32], "F16", KV_2LTD), ([5], "U8", BINARY), ([1, 4, 16, 64], "F16", KV_MLA), ([2, 4, 16, 32], "F16", KV_2LTD)]
+        self.assertEqual(self.headers(cache), dict(zip(own, wanted)))
+
+    def test_a_save_of_several_shapes_that_is_cancelled_ends_when_all_of_it_has(self):
+        store = self.opened(GDS.format(path=os.path.join(self.dir, "cache")))
+        own, wanted = [EngineKey("m", n, "half") for n in range(24)], [bytes([n]) * ((1 << 20) + n) for n in range(24)]
+        data = [bytearray(one) for one in wanted]
+
+        async def work():
+            save = asyncio.ensure_future(store.asave(own, data))
+            await asyncio.sleep(0)
+            for _ in range(3):
+                save.cancel()
+                await asyncio.sleep(0)
+            with self.assertRaises(asyncio.CancelledError):
+                await save
+            for one in data:
+                one[:] = bytes(len(one))
+
+        asyncio.run(work())
+        into = [bytearray(len(one)) for one in wanted]
+        self.assertEqual(store.load(own, into), [len(one) for one in wanted])
+        self.assertTrue(all(found == one for found, one in zip(into, wanted)))
+
+    def headers(self, directory):
+        """By key: shape, type of element and format, as the header of each file states them, which LMCache reads."""
+        found = {}
+        for at, _, names in os.walk(directory):
+            for name in names:
+                if name.endswith(".kvcache.safetensors"):
+                    with open(os.path.join(at, name), "rb") as file:
+                        (length,) = struct.unpack("<Q", file.read(8))
+                        tensor = json.loads(file.read(length))["kvcache"]
+                    key = keys.parse(urllib.parse.unquote(name.removesuffix(".kvcache.safetensors")), is_engine=True)
+                    found[key] = (tensor["shape"], tensor["dtype"], tensor["fmt"])
+        return found
 
     def test_the_other_modes_keys_are_refused(self):
         path = os.path.join(self.dir, "files")

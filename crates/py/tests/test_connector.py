@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import mmap
 import os
+import socket
 import tempfile
 import unittest
 import urllib.request
@@ -184,6 +185,19 @@ class Refusals(Case):
                 kvtier.Connector(**keywords)
         with self.assertRaisesRegex(OSError, "nothere"):
             kvtier.Connector(config="/nothere")
+
+    def test_keys_of_the_other_mode_are_refused_and_not_silently_taken_for_ours(self):
+        source = {"tiers": [{"type": "host", "bytes": MIB}]}
+        with self.assertRaisesRegex(ValueError, "engine_keys = True: .*multi-process mode alone"):
+            kvtier._native.Connector(source, engine_keys=True)
+        kvtier._native.Connector(source, engine_keys=False).close()
+
+    def test_a_port_that_is_taken_costs_the_metrics_and_not_the_tiers(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken, self.assertLogs("kvtier", "ERROR") as log:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            w = self.wrapped(metrics=address)
+        self.assertRegex("\n".join(log.output), f"cannot serve metrics at .*{address}.*without metrics")
+        self.assertTrue(w.set([key(1)], [filled(1)])[0])
 
     def test_two_capacities_are_one_too_many(self):
         class Outer:

@@ -101,6 +101,23 @@ class Faults(Case):
         self.assertFalse(tiers.status().healthy)
         self.assertIn("the bucket absent does not exist", " ".join(tiers.status().reasons))
 
+    def test_foreign_objects_of_a_wrong_length_are_misses(self):
+        server = self.server()
+        spec = server.spec(layout="lmcache-mp")
+        keys = [Key("m", bytes([n])) for n in range(3)]
+        with Store(tiers=[spec]) as store:
+            store.save(keys, [bytes([n + 1]) * 8192 for n in range(3)])
+        empty, cut = (next(name for name in server.keys() if f"@{n:02x}" in name) for n in range(2))
+        server.put(empty, b"")
+        server.put(cut, b"x" * 100)
+        store = Store(tiers=[spec])
+        self.addCleanup(store.close)
+        into = [bytearray(8192) for _ in range(3)]
+        self.assertEqual(store.load(keys, into), [None, None, 8192])
+        self.assertEqual(bytes(into[2]), b"\3" * 8192)
+        with self.assertRaisesRegex(errors.Invalid, "has 8192 bytes and its buffer 4096: pass buffers"):
+            store.load(keys, [bytearray(4096) for _ in range(3)])
+
     def test_a_bucket_that_never_answers_costs_a_batch_its_time_and_no_more(self):
         silent = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(silent.close)

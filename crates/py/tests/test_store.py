@@ -5,6 +5,7 @@ import asyncio
 import ctypes
 import mmap
 import os
+import pathlib
 import tempfile
 import threading
 import unittest
@@ -77,6 +78,35 @@ class Waiting(Case):
         self.addCleanup(memory.close)
         with self.assertRaises(errors.Unsupported):
             memory.list()
+
+    def test_objects_of_a_wrong_length_are_misses_and_only_buffers_that_are_short_are_errors(self):
+        tiers = [{"type": "file", "path": self.dir, "bytes": 64 * MIB, "free_min": 0, "layout": "lmcache-mp"}]
+        keys = [Key("m", bytes([n])) for n in range(3)]
+        with Store(tiers=tiers) as store:
+            store.save(keys, [bytes([n + 1]) * 8192 for n in range(3)])
+        empty, cut, _ = [next(pathlib.Path(self.dir).rglob(f"m*@{n:02x}*")) for n in range(3)]
+        self.foreign(empty, b"")
+        self.foreign(cut, b"x" * 100)
+        store = Store(tiers=tiers)
+        self.addCleanup(store.close)
+        into = [bytearray(8192) for _ in range(3)]
+        self.assertEqual(store.load(keys, into), [None, None, 8192])
+        self.assertEqual(bytes(into[2]), b"\3" * 8192)
+        with self.assertRaisesRegex(errors.Invalid, "has 8192 bytes and its buffer 4096: pass buffers"):
+            store.load(keys, [bytearray(4096) for _ in range(3)])
+
+    def foreign(self, path, data):
+        """Another program's file in the place of ours."""
+        path.unlink()
+        path.write_bytes(data)
+
+    def test_a_name_that_no_key_spells_is_listed_as_its_text(self):
+        store = Store(tiers=[{"type": "file", "path": self.dir, "bytes": 64 * MIB, "free_min": 0, "layout": "lmcache-mp"}])
+        self.addCleanup(store.close)
+        good, odd = Key("m", b"\xab"), "m@-0000001@0@ab"
+        store.save([good], [b"x" * 4096])
+        (pathlib.Path(self.dir) / "m@-0x0000001@0@ab.data").write_bytes(b"x" * 4096)
+        self.assertEqual(dict(store.list()), {good: 4096, odd: 4096})
 
     def test_every_tier_tells_what_it_counted(self):
         tiers = [{"type": "host", "bytes": 2 * MIB}, {"type": "file", "path": self.dir, "bytes": 64 * MIB, **ENGINE}]

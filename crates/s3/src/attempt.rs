@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::client::Inner;
 use crate::creds::Credentials;
@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind};
 use crate::http::{End, Framing, Head, Landing, Opened, Sent, Sink, Target, Way};
 use crate::request::{Payload, Request, Signer, Signing};
 use crate::retry::{Admission, Again, Class, Permit, Refusal, Trouble, classify};
+use crate::time::Instant;
 use crate::time::Stamp;
 use crate::xml::Complaint;
 
@@ -74,10 +75,11 @@ impl Inner {
         };
         effort::begun();
         let site = self.site_for(request);
-        let mut way = match self.pool.reuse(&site.target) {
-            Some(way) => way,
+        let now = Instant::now();
+        let (mut way, sent_at) = match self.pool.reuse(&site.target, now) {
+            Some(way) => (way, now),
             // Apart, since it is large and rare.
-            None => Box::pin(self.connect(&site)).await?,
+            None => (Box::pin(self.connect(&site)).await?, Instant::now()),
         };
         let stamp = Stamp::of(self.clock.signing());
         let sign_body = self.signs_bodies();
@@ -87,7 +89,7 @@ impl Inner {
         if way.is_reused() {
             self.counters.reused.one();
         }
-        let (sent_at, unsigned) = (Instant::now(), request.payload == Payload::Bulk && !sign_body);
+        let unsigned = request.payload == Payload::Bulk && !sign_body;
         let answer = self.exchange(&mut way, request, room).await;
         log(request, sent_at, &answer);
         let (head, early) = answer?;
@@ -250,14 +252,28 @@ impl Open {
     }
 }
 
-/// Shows an attempt to who watches at level `debug`: what was asked, what the store answered and when. Names of objects are what they are in the
-/// bucket.
+/// Shows an attempt to who watches at level `debug`: what was asked, what the store answered and when. Cache salts, which the names of objects
+/// in LMCache's layouts hold, are secret: names end where a salt begins, and of the query only the names are shown, since prefixes and markers of
+/// listings are names of objects too.
 fn log(request: &Request<'_>, sent_at: Instant, answer: &Result<(Head, bool), Trouble>) {
-    let (method, key, query) = (request.method, request.key.unwrap_or_default(), request.query);
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let key = without_salt(request.key.unwrap_or_default());
+    let (method, key) = (request.method, &*key);
+    let query: Vec<&str> = request.query.iter().map(|(name, _)| *name).collect();
     let ms = sent_at.elapsed().as_secs_f64() * 1e3;
     match answer {
         Ok((head, _)) => tracing::debug!(method, key, ?query, status = head.status, ms, "request"),
         Err(trouble) => tracing::debug!(method, key, ?query, ms, error = %trouble.error, "request failed"),
+    }
+}
+
+/// The name of an object, `***` for what follows its fourth `@`: in LMCache's layouts a cache salt is there.
+fn without_salt(key: &str) -> std::borrow::Cow<'_, str> {
+    match key.match_indices('@').nth(3) {
+        Some((at, _)) => format!("{}@***", &key[..at]).into(),
+        None => key.into(),
     }
 }
 

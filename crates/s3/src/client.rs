@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::Instant as Moment;
 
 use crate::attempt::Site;
 use crate::clock::Clock;
@@ -17,10 +16,11 @@ use crate::effort::{EFFORT, Effort};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::{Dialer, Pool};
-use crate::ops::RangeSupport;
+use crate::ops::Support;
 use crate::refresh::Fresh;
 use crate::request::Request;
 use crate::retry::{Breakers, Budget, Class, Gates};
+use crate::time::Instant;
 
 /// A client of one bucket. Clones share everything but the deadline.
 ///
@@ -55,10 +55,10 @@ pub(crate) struct Inner {
     pub sign_probed: AtomicBool,
     /// The store gives its answers ids: one without is not the store's.
     pub names_requests: AtomicBool,
-    /// The store was found to have no request that deletes many.
-    pub deletes_singly: AtomicBool,
+    /// Whether the store has a request that deletes many, where its provider does.
+    pub deleting_many: Support,
     pub gets: AtomicU64,
-    pub ranges: RangeSupport,
+    pub ranges: Support,
     /// The store said last that there is no such bucket.
     pub bucket_missing: AtomicBool,
     /// Wakes the requests that hang at an endpoint that is back, so that they are sent again.
@@ -99,9 +99,9 @@ impl Client {
             sign_bodies: AtomicBool::new(config.sign_bodies),
             sign_probed: AtomicBool::new(config.sign_bodies),
             names_requests: AtomicBool::new(false),
-            deletes_singly: AtomicBool::new(!config.endpoint.provider().deletes_many()),
+            deleting_many: Support::of_deleting_many(),
             gets: AtomicU64::new(0),
-            ranges: RangeSupport::default(),
+            ranges: Support::of_ranges(),
             bucket_missing: AtomicBool::new(false),
             recovered: Notify::new(),
             config,
@@ -115,8 +115,8 @@ impl Client {
     }
 
     /// The same client, whose operations must end at this instant.
-    pub fn until(&self, instant: Instant) -> Self {
-        Client { inner: Arc::clone(&self.inner), deadline: Deadline::At(instant) }
+    pub fn until(&self, instant: impl Into<Instant>) -> Self {
+        Client { inner: Arc::clone(&self.inner), deadline: Deadline::At(instant.into()) }
     }
 
     /// What it did so far.
@@ -144,9 +144,9 @@ impl Client {
         self.inner.bucket_missing.load(Ordering::Relaxed)
     }
 
-    /// Whether the store ignored a range within the last minute: then whole objects are asked for.
+    /// Whether the store ignored the ranges of several objects in a row within the last minute: then [`Client::get_parallel`] asks for whole objects.
     pub fn ignores_ranges(&self) -> bool {
-        self.inner.ranges.is_ignored(Instant::now())
+        self.inner.ranges.is_lacking(Instant::now())
     }
 
     /// How many connections are idle.
@@ -167,7 +167,7 @@ impl Client {
         };
         let mut work = std::pin::pin!(EFFORT.scope(RefCell::default(), work));
         let result = match end {
-            Some(end) => tokio::time::timeout_at(Moment::from_std(end), work.as_mut()).await,
+            Some(end) => tokio::time::timeout_at(end, work.as_mut()).await,
             None => Ok(work.as_mut().await),
         };
         if let Ok(Ok(done)) = result {

@@ -62,6 +62,7 @@ struct Inner {
     retryable: bool,
     attempts: u32,
     elapsed: Option<Duration>,
+    ignored_range: bool,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -74,7 +75,20 @@ impl Error {
         let (op, status, code, request_id, source) = (None, None, None, None, None);
         let (attempts, elapsed) = (0, None);
         let what = what.into();
-        Error(Box::new(Inner { kind, what, op, status, code, request_id, retryable, attempts, elapsed, source }))
+        let ignored_range = false;
+        Error(Box::new(Inner {
+            kind,
+            what,
+            op,
+            status,
+            code,
+            request_id,
+            retryable,
+            attempts,
+            elapsed,
+            ignored_range,
+            source,
+        }))
     }
 
     /// Adds the operation (`get`, `put`, ...), unless one is there.
@@ -101,6 +115,18 @@ impl Error {
     pub(crate) fn with_effort(mut self, attempts: u32, elapsed: Duration) -> Self {
         (self.0.attempts, self.0.elapsed) = (attempts, Some(elapsed));
         self
+    }
+
+    /// A part of an object was asked for, and the store sent the whole.
+    pub(crate) fn ignored_range() -> Self {
+        let mut error = Error::new(ErrorKind::Unsupported, "the store ignores ranges: read whole objects");
+        error.0.ignored_range = true;
+        error
+    }
+
+    /// Whether it is [`Error::ignored_range`].
+    pub(crate) fn is_ignored_range(&self) -> bool {
+        self.0.ignored_range
     }
 
     /// Says whether the same request may succeed later, where the kind alone would mislead.

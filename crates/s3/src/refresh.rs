@@ -5,12 +5,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use tokio::sync::OwnedMutexGuard;
 
 use crate::creds::Credentials;
 use crate::error::{Error, Result};
+use crate::time::Instant;
 
 /// A caller waits for new ones only when less than this is left, in seconds, or less than a tenth of their life.
 const MARGIN_S: i64 = 5;

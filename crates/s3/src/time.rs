@@ -1,6 +1,10 @@
-//! The three time formats of S3, and nothing else of calendars.
+//! The clock by which this crate decides, and the three time formats of S3.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The runtime's clock. All that decides by time goes by it, so that tests can pause it and let it jump (`tokio::time::pause`); a deadline
+/// of a caller is converted where it comes in.
+pub(crate) use tokio::time::Instant;
 
 /// `YYYYMMDDTHHMMSSZ` of one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::attempt::{Answer, Turn};
 use crate::client::Inner;
@@ -10,6 +10,7 @@ use crate::effort;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
 use crate::retry::{Again, Class, Trouble};
+use crate::time::Instant;
 
 const PAUSE_BASE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);

@@ -79,10 +79,11 @@ async fn a_name_that_cannot_be_resolved_is_told_behind_the_breaker_too() {
 async fn what_failed_before_the_deadline_is_told_at_the_deadline() {
     let server = server(|_| {});
     server.script(Rule::next(Fault::Error(500, "InternalError")).times(1));
-    server.script(Rule::next(Fault::Stall(Duration::from_secs(600))).times(100));
-    let client = client(&server).within(Duration::from_secs(10));
-    let memory = Memory::new();
-    let error = client.get("k", &mut memory.lease(100), &Get::default()).await.unwrap_err();
+    server.script(Rule::next(Fault::Stall(Duration::from_secs(3600))).times(100));
+    let (deadline, memory) = (Duration::from_secs(500), Memory::new());
+    let (client, mut lease, whole) = (client(&server).within(deadline), memory.lease(100), Get::default());
+    let get = client.get("k", &mut lease, &whole);
+    let error = jumping(deadline, || server.stalled() > 0, get).await.unwrap_err();
     assert_eq!((error.kind(), error.attempts()), (ErrorKind::Timeout, 2), "{}", error.report());
     is_told(&error, &["the deadline passed", "2 attempts", "InternalError"]);
 }

@@ -22,7 +22,7 @@ const ASKS: &str = "KVTIER_S3_TEST_ASKS";
 /// Set where the metadata service of the instance is not to be asked.
 const NO_INSTANCE: &str = "KVTIER_S3_TEST_NO_INSTANCE";
 const SECRET: &str = "secret/test+key";
-const AWAIT: Duration = Duration::from_secs(60);
+const AWAIT: Duration = Duration::from_secs(600);
 
 /// The process whose surroundings a test makes.
 struct Asker {
@@ -153,7 +153,7 @@ fn asks() {
         };
     answer(format!("{} from {source}", first.access_key()));
     let mut config = Config::with_provider(Place::of(url).bucket("bucket").resolve().unwrap(), provider);
-    config.deadline = Duration::from_secs(50);
+    config.deadline = Duration::from_secs(600);
     let client = Client::new(config);
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let lists = if line == "many" { 16 } else { u32::from(line == "list") };

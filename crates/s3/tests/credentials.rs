@@ -36,7 +36,7 @@ fn client_of(server: &Server, answer: fn(u64) -> Result<Credentials, Error>) -> 
     let asked = Arc::new(AtomicU64::new(0));
     let source = Arc::new(Source(Arc::clone(&asked), answer));
     let mut config = Config::with_provider(endpoint(server, "bucket"), source);
-    config.deadline = Duration::from_secs(60);
+    config.deadline = Duration::from_secs(3600);
     (Client::new(config), asked)
 }
 
@@ -76,7 +76,7 @@ async fn what_is_still_valid_stays_in_use_while_the_source_fails() {
     let start = Instant::now();
     while client.counts().identity_failures == 0 {
         client.list(&List::default(), None).await.unwrap();
-        assert!(start.elapsed() < Duration::from_secs(20), "nobody asked for others");
+        assert!(start.elapsed() < Duration::from_secs(600), "nobody asked for others");
     }
     let failed = Instant::now();
     for _ in 0..20 {
@@ -144,7 +144,7 @@ async fn a_source_slower_than_every_caller_is_asked_once_all_the_same() {
     may.add_permits(1);
     let begun = Instant::now();
     while hasty.list(&List::default(), None).await.is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(5), "what was fetched is lost");
+        assert!(begun.elapsed() < Duration::from_secs(600), "what was fetched is lost");
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }

@@ -22,7 +22,7 @@ const TROUBLE: Duration = Duration::from_millis(400);
 /// How soon service must be back.
 const BACK: Duration = Duration::from_secs(2);
 /// Where this machine does something else meanwhile, it is a little later, though not each time.
-const BACK_LATE: Duration = Duration::from_secs(20);
+const BACK_LATE: Duration = Duration::from_secs(600);
 const TRIES: usize = 5;
 /// So many worlds at a time: mostly they wait.
 const AT_ONCE: usize = 8;

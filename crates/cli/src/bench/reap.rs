@@ -1,29 +1,35 @@
 //! Objects that a bench which was killed left in a bucket: the next bench removes them, as that of files does with directories.
 //!
-//! A bucket has no locks. A run's prefix names its host and its process instead: on the same host the process tells whether it lives; of
-//! another host's run the newest object must be a day old.
+//! A bucket has no locks. A run's prefix names its process instead: by the boot of its machine, its PID namespace, its number and when it was
+//! started. Where boot and namespace are ours, the kernel says whether that process lives. Of any other run, and of one whose process is hidden
+//! (`hidepid`), the newest object must be a day old. The host's name stands in the prefix for people.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use kvtier::s3::{Client, List};
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 use tokio::runtime::Runtime;
 
 use crate::store::failed;
 
 /// What the keys of all benches begin with.
 const ROOT: &str = "kvtier-bench/";
-/// After this many seconds without a new object, a run of another host is taken for dead.
-const OTHER_HOST_DEAD_AFTER_S: i64 = 24 * 3600;
+/// After this many seconds without a new object, a run whose process cannot be looked up is taken for dead.
+const UNKNOWN_DEAD_AFTER_S: i64 = 24 * 3600;
 /// The most keys that one request deletes.
 const KEYS_MAX: usize = 1000;
 
 /// A prefix for the objects of this run alone.
 pub fn prefix() -> String {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-    format!("{ROOT}{}.{}.{nanos:x}/", host(), std::process::id())
+    let process = std::process::id();
+    let start = started(process).unwrap_or_default();
+    let machine = machine().unwrap_or_else(|| "-.-".into());
+    format!("{ROOT}{}.{machine}.{process}.{start}.{nanos:x}/", host())
 }
 
 /// Removes the objects of runs that are dead. Answers how many there were.
@@ -68,13 +74,42 @@ struct Run {
     newest: i64,
 }
 
-/// Whether the run of this name has ended, as far as can be told; its newest object is `age_s` old, where the store says what time it is.
+/// Whether the run of this name has ended, as far as can be found out; its newest object is `age_s` old, where the store says what time it is.
 fn is_dead(name: &str, age_s: Option<i64>) -> bool {
-    let process = name.strip_prefix(&format!("{}.", host())).and_then(|rest| rest.split_once('.'));
-    if let Some((process, _)) = process.filter(|(process, _)| process.bytes().all(|b| b.is_ascii_digit())) {
-        return !Path::new("/proc").join(process).exists();
+    has_ended(name).unwrap_or_else(|| age_s.is_some_and(|age_s| age_s > UNKNOWN_DEAD_AFTER_S))
+}
+
+/// Whether the process of a run of this boot and PID namespace has ended; `None` for other runs, and where the process is hidden.
+fn has_ended(name: &str) -> Option<bool> {
+    let parts: Vec<&str> = name.split('.').collect();
+    let [_, boot, namespace, process, start, _] = parts.as_slice() else { return None };
+    if format!("{boot}.{namespace}") != machine()? {
+        return None;
     }
-    age_s.is_some_and(|age_s| age_s > OTHER_HOST_DEAD_AFTER_S)
+    let process = process.parse::<u32>().ok().filter(|process| *process > 0)?;
+    let start = start.parse::<u64>().ok().filter(|start| *start > 0)?;
+    // Of a number that is in use again, the start differs.
+    match kill(Pid::from_raw(process.try_into().ok()?), None) {
+        Err(Errno::ESRCH) => Some(true),
+        _ => started(process).map(|now| now != start),
+    }
+}
+
+/// What numbers of processes are unique in: the boot of the machine and the PID namespace, as two parts of a key.
+fn machine() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    let number: String = namespace.to_str()?.chars().filter(char::is_ascii_digit).collect();
+    let boot = boot.trim();
+    (!boot.is_empty() && !boot.contains(['.', '/']) && !number.is_empty()).then(|| format!("{boot}.{number}"))
+}
+
+/// When a process was started, in ticks since the boot; `None` where it cannot be seen.
+fn started(process: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The second field, the name in parentheses, may hold blanks and parentheses. The start is the 22nd.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// This host's name, as a part of a key.
@@ -87,17 +122,46 @@ fn host() -> String {
 mod tests {
     use super::*;
 
+    /// Our own name, with one part of it changed.
+    fn with(at: usize, part: &str) -> String {
+        let own = prefix();
+        let own = own.strip_prefix(ROOT).unwrap().trim_end_matches('/');
+        let mut parts: Vec<&str> = own.split('.').collect();
+        assert_eq!(parts.len(), 6, "{own}");
+        parts[at] = part;
+        parts.join(".")
+    }
+
     #[test]
-    fn a_run_is_dead_when_its_process_is_or_when_it_is_another_hosts_and_a_day_old() {
-        let ours = prefix();
-        let ours = ours.strip_prefix(ROOT).unwrap().trim_end_matches('/');
-        assert!(!is_dead(ours, Some(i64::MAX)), "it lives, however old its objects are");
+    fn a_run_of_this_boot_and_namespace_is_dead_when_its_process_is() {
+        assert!(!is_dead(&with(0, "h"), Some(i64::MAX)), "it lives, however old its objects are");
         // Above the most that Linux gives to a process.
-        let dead = ours.replacen(&std::process::id().to_string(), "4194305", 1);
-        assert!(is_dead(&dead, None));
-        for other in ["another-host.1.5f", "17c2d5f0-33"] {
-            assert!(!is_dead(other, None) && !is_dead(other, Some(OTHER_HOST_DEAD_AFTER_S)), "{other}");
-            assert!(is_dead(other, Some(OTHER_HOST_DEAD_AFTER_S + 1)), "{other}");
+        assert!(is_dead(&with(3, "4194305"), None));
+        // A process that is there with the number of another, which ended.
+        let parent = std::os::unix::process::parent_id().to_string();
+        for (process, start) in [(std::process::id().to_string(), "1"), (parent, "1")] {
+            let name = with(3, &process);
+            let reused = name.rsplitn(3, '.').collect::<Vec<_>>();
+            let name = format!("{}.{start}.{}", reused[2], reused[0]);
+            assert!(is_dead(&name, None), "{name}");
+        }
+    }
+
+    #[test]
+    fn any_other_run_is_dead_when_its_objects_are_a_day_old() {
+        let others = [
+            // Another machine, or this one before it was started again; another container; a prefix of earlier builds.
+            with(1, "11111111-1111-1111-1111-111111111111"),
+            with(2, "4026531000"),
+            format!("{}.1.5f", host()),
+            "17c2d5f0-33".into(),
+            with(3, "0"),
+            with(3, "-1"),
+            with(4, "0"),
+        ];
+        for other in others {
+            assert!(!is_dead(&other, None) && !is_dead(&other, Some(UNKNOWN_DEAD_AFTER_S)), "{other}");
+            assert!(is_dead(&other, Some(UNKNOWN_DEAD_AFTER_S + 1)), "{other}");
         }
     }
 }

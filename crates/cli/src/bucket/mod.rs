@@ -1,9 +1,10 @@
 //! `kvtier ls|stat|verify|rm` on `s3://bucket/prefix`: a bucket looked at from outside.
 
+mod info;
 mod rm;
 mod verify;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kvtier::bytes::format;
 use kvtier::s3::tier::{Layout, inspect};
 use kvtier::s3::{Client, Entry, List};
@@ -12,7 +13,7 @@ use tokio::runtime::Runtime;
 pub use rm::rm;
 pub use verify::verify;
 
-use crate::BadInput;
+use crate::chunk_info::{GroupBy, Groups, LONG_HEAD};
 use crate::json::json;
 use crate::store::{StoreArgs, failed};
 
@@ -26,6 +27,7 @@ pub struct Bucket {
 }
 
 /// One chunk of a bucket.
+#[derive(Clone)]
 pub struct Chunk {
     /// The object's name behind the prefix; in our own layout the digest.
     pub label: String,
@@ -33,6 +35,8 @@ pub struct Chunk {
     pub name: String,
     /// Its length in bytes.
     pub bytes: u64,
+    /// When it was written, in seconds since 1970 by the store's clock; `None` where the store did not say.
+    written_s: Option<i64>,
 }
 
 /// All that lies under the prefix.
@@ -104,7 +108,8 @@ impl Bucket {
         match inspect::layout_of(rest) {
             Some(layout) if self.layout.is_none_or(|only| only == layout) => {
                 let label = if layout == Layout::Kvtier { rest[3..].to_owned() } else { rest.to_owned() };
-                found.chunks.push(Chunk { label, bytes: entry.bytes, name: entry.key });
+                let written_s = Some(entry.modified).filter(|at_s| *at_s > 0);
+                found.chunks.push(Chunk { label, bytes: entry.bytes, written_s, name: entry.key });
             }
             _ if rest.starts_with(".kvtier/") => found.own_bytes += entry.bytes,
             _ => found.strangers.push(entry),
@@ -112,13 +117,31 @@ impl Bucket {
     }
 }
 
-/// Lists chunks: digest or name, and bytes.
-pub fn ls(bucket: &Bucket, as_json: bool) -> Result<()> {
-    for chunk in bucket.contents()?.chunks {
-        let line = json!({ "key": chunk.label, "bytes": chunk.bytes }).to_string();
-        crate::out::line(&if as_json { line } else { format!("{} {}", chunk.label, chunk.bytes) })?;
+/// Lists chunks: digest or name, and bytes; with `long` what else is known.
+pub fn ls(bucket: &Bucket, long: bool, as_json: bool) -> Result<()> {
+    let chunks = bucket.chunks()?;
+    if !long {
+        return chunks.iter().try_for_each(|chunk| {
+            let line = json!({ "key": chunk.label, "bytes": chunk.bytes }).to_string();
+            crate::out::line(&if as_json { line } else { format!("{} {}", chunk.label, chunk.bytes) })
+        });
+    }
+    if !as_json {
+        crate::out::line(LONG_HEAD)?;
+    }
+    for (info, chunk) in info::infos(bucket, &chunks, info::Asking::default())?.iter().zip(&chunks) {
+        let (label, bytes) = (chunk.label.as_str(), chunk.bytes);
+        crate::out::line(&if as_json { info.json(label, bytes).to_string() } else { info.line(label, bytes) })?;
     }
     Ok(())
+}
+
+/// Sums chunks up by model, tenant or namespace.
+pub fn stat_by(bucket: &Bucket, by: GroupBy, as_json: bool) -> Result<()> {
+    let (chunks, mut groups) = (bucket.chunks()?, Groups::new(by));
+    let infos = info::infos(bucket, &chunks, info::Asking::default())?;
+    infos.iter().zip(&chunks).for_each(|(info, chunk)| groups.add(info, chunk.bytes));
+    groups.print(as_json)
 }
 
 /// Sums a bucket up.
@@ -140,16 +163,4 @@ pub fn stat(bucket: &Bucket, as_json: bool) -> Result<()> {
         format!("not ours     {} objects, {}", found.strangers.len(), format(foreign)),
     ];
     lines.iter().try_for_each(|line| crate::out::line(line))
-}
-
-/// The chunks that labels name, or all. A label that names none is bad input.
-fn chosen(bucket: &Bucket, labels: &[String], all: bool) -> Result<Vec<Chunk>> {
-    let chunks = bucket
-        .contents()
-        .with_context(|| format!("cannot list {} under {:?}", bucket.client.endpoint(), bucket.root))?
-        .chunks;
-    if let Some(absent) = labels.iter().find(|label| !chunks.iter().any(|chunk| chunk.label == **label)) {
-        return Err(BadInput(format!("--key {absent}: no such chunk; nothing was removed")).into());
-    }
-    Ok(chunks.into_iter().filter(|chunk| all || labels.contains(&chunk.label)).collect())
 }

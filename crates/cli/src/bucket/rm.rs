@@ -1,63 +1,67 @@
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Result;
-use kvtier::bytes::format;
-use kvtier::core::Digest;
-use kvtier::s3::tier::inspect::facts_of;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use anyhow::{Context, Result};
 
-use super::{Bucket, Chunk, chosen};
+use super::info::{Asking, infos};
+use super::{Bucket, Chunk};
+use crate::dir::{Choice, Outcome};
+use crate::pace::{Pace, PaceArgs};
 use crate::store::failed;
 
 /// S3 takes no more at once.
 const BATCH: usize = 1000;
-/// So many chunks are asked at a time whose they are.
-const HEADS_MAX: usize = 32;
 
-/// Removes chunks, of all namespaces or of one, or says which. What is no chunk under the prefix is never touched.
-pub fn rm(bucket: &Bucket, (keys, all, namespace): (&[String], bool, Option<Digest>), yes: bool) -> Result<()> {
-    let mut chunks = chosen(bucket, keys, all)?;
-    if let Some(namespace) = namespace {
-        chunks = only_of(bucket, chunks, namespace)?;
-    }
-    let bytes = format(chunks.iter().map(|chunk| chunk.bytes).sum());
+/// Removes the chunks of a choice, or counts them. What is no chunk under the prefix is never touched.
+pub fn rm(bucket: &Bucket, choice: &Choice, pace: &PaceArgs, yes: bool) -> Result<Outcome> {
+    let asking = Asking { at_once: pace.workers(Asking::default().at_once)?, lines: pace.progress };
+    let pace = pace.pace(1)?;
+    let chunks = chosen(bucket, choice, asking)?;
+    let bytes = chunks.iter().map(|chunk| chunk.bytes).sum();
     if !yes {
-        return crate::out::line(&format!("would remove {} chunks ({bytes}); add --yes to do it", chunks.len()));
+        return Ok(Outcome { chunks: chunks.len() as u64, bytes });
     }
-    let mut gone = 0;
-    for batch in chunks.chunks(BATCH) {
-        crate::interrupt::check()?;
+    let (batches, gone) = (batches(&chunks, &pace), AtomicU64::new(0));
+    let remove = |batch: &&[Chunk]| {
         let names: Vec<&str> = batch.iter().map(|chunk| chunk.name.as_str()).collect();
         let refused = bucket.runtime.block_on(bucket.client.delete_many(&names)).map_err(failed)?;
-        gone += names.len() - refused.len();
-        if let Some(first) = refused.first() {
-            anyhow::bail!("removed {gone} chunks, then the store refused {}: {}", first.key, first.code);
+        let removed = (names.len() - refused.len()) as u64;
+        let gone = gone.fetch_add(removed, Ordering::Relaxed) + removed;
+        match refused.first() {
+            Some(first) => anyhow::bail!("removed {gone} chunks, then the store refused {}: {}", first.key, first.code),
+            None => Ok(()),
         }
-    }
-    crate::out::line(&format!("removed {gone} chunks ({bytes})"))
+    };
+    pace.each(&batches, |batch| batch.iter().map(|chunk| chunk.bytes).sum(), remove)?;
+    Ok(Outcome { chunks: gone.into_inner(), bytes })
 }
 
-/// Those whose facts say that they are of this namespace; a listing does not tell.
-fn only_of(bucket: &Bucket, chunks: Vec<Chunk>, namespace: Digest) -> Result<Vec<Chunk>> {
-    let turns = Arc::new(Semaphore::new(HEADS_MAX));
-    bucket.runtime.block_on(async {
-        let mut heads = JoinSet::new();
-        for chunk in chunks {
-            crate::interrupt::check()?;
-            let (client, turn) = (bucket.client.clone(), Arc::clone(&turns).acquire_owned().await?);
-            heads.spawn(async move {
-                let object = client.head(&chunk.name).await.map_err(failed)?;
-                drop(turn);
-                let facts = object.and_then(|object| facts_of(&object)?.ok());
-                anyhow::Ok(facts.filter(|facts| facts.namespace == namespace).map(|_| chunk))
-            });
-        }
-        let mut ours = Vec::new();
-        while let Some(found) = heads.join_next().await {
-            ours.extend(found??);
-        }
-        ours.sort_unstable_by(|a, b| a.label.cmp(&b.label));
-        Ok(ours)
-    })
+/// Chunks of one request each: as many as S3 takes, and where there is a limit at most what it allows in a second.
+fn batches<'a>(chunks: &'a [Chunk], pace: &Pace) -> Vec<&'a [Chunk]> {
+    let bytes_max = pace.bytes_per_s().unwrap_or(u64::MAX);
+    let (mut batches, mut rest) = (Vec::new(), chunks);
+    while !rest.is_empty() {
+        let mut bytes = 0_u64;
+        let fits = |chunk: &&Chunk| {
+            bytes = bytes.saturating_add(chunk.bytes);
+            bytes <= bytes_max
+        };
+        let count = rest.iter().take(BATCH).take_while(fits).count().max(1);
+        let (batch, behind) = rest.split_at(count);
+        batches.push(batch);
+        rest = behind;
+    }
+    batches
+}
+
+fn chosen(bucket: &Bucket, choice: &Choice, asking: Asking) -> Result<Vec<Chunk>> {
+    let chunks = bucket.chunks();
+    let mut chunks =
+        chunks.with_context(|| format!("cannot list {} under {:?}", bucket.client.endpoint(), bucket.root))?;
+    choice.check_keys(chunks.iter().map(|chunk| chunk.label.as_str()))?;
+    chunks.retain(|chunk| choice.takes(&chunk.label, || chunk.written_s));
+    if !choice.needs_info() {
+        return Ok(chunks);
+    }
+    let infos = infos(bucket, &chunks, asking)?;
+    Ok(chunks.into_iter().zip(infos).filter(|(_, info)| choice.takes_info(info)).map(|(chunk, _)| chunk).collect())
 }

@@ -1,46 +1,42 @@
+use std::sync::Mutex;
+
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
-use kvtier::mem::{Arena, ArenaConfig};
+use kvtier::mem::Lease;
 use kvtier::s3::Get;
 use kvtier::s3::tier::{Layout, inspect, inspect::Damage};
 
 use super::{Bucket, Chunk};
-use crate::json::json;
+use crate::filter::Filter;
+use crate::pace::PaceArgs;
 use crate::store::failed;
+use crate::verify::{Damaged, Found};
 
-/// Reads every chunk whole and checks every byte. Answers whether all are right.
-pub fn verify(bucket: &Bucket, as_json: bool) -> Result<bool> {
-    let chunks = bucket.contents()?.chunks;
-    let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec} (eta {eta})");
-    let bar = ProgressBar::new(chunks.iter().map(|chunk| chunk.bytes).sum()).with_style(style.context("template")?);
-    let longest = chunks.iter().map(|chunk| chunk.bytes).max().unwrap_or(0).next_multiple_of(4096).max(4096);
-    let arena = Arena::new(ArenaConfig::heap(usize::try_from(longest)?)).context("no memory for the longest chunk")?;
-    let (mut damaged, mut gone, mut unverified) = (Vec::new(), 0, 0);
-    for chunk in &chunks {
-        crate::interrupt::check()?;
-        match one(bucket, &arena, chunk)? {
-            None => gone += 1,
+/// How many chunks are read at once where nothing else is said.
+const WORKERS: usize = 8;
+
+/// Reads chunks whole and checks every byte. Answers whether all are right.
+pub fn verify(bucket: &Bucket, filter: &Filter, pace: &PaceArgs, as_json: bool) -> Result<bool> {
+    let pace = pace.pace(WORKERS)?;
+    let mut chunks = bucket.chunks()?;
+    chunks.retain(|chunk| filter.takes(&chunk.label));
+    let found = Mutex::new(Found { chunks: chunks.len(), ..Found::default() });
+    let check = |chunk: &Chunk| {
+        let one = one(bucket, chunk)?;
+        let mut found = Found::lock(&found);
+        match one {
+            None => found.gone += 1,
             Some(Ok(())) => {}
-            Some(Err(Damage::Unverified)) if !is_own(bucket, chunk) => unverified += 1,
-            Some(Err(damage)) => damaged.push((chunk, format!("{damage:?}").to_lowercase())),
+            Some(Err(Damage::Unverified)) if !is_own(bucket, chunk) => found.unverified += 1,
+            Some(Err(damage)) => {
+                let damage = format!("{damage:?}").to_lowercase();
+                found.damaged.push(Damaged { label: chunk.label.clone(), bytes: chunk.bytes, damage });
+            }
         }
-        bar.inc(chunk.bytes);
-    }
-    bar.finish_and_clear();
-    if as_json {
-        let list: Vec<_> =
-            damaged.iter().map(|(c, d)| json!({ "key": c.label, "bytes": c.bytes, "damage": d })).collect();
-        let all = json!({ "chunks": chunks.len(), "gone": gone, "unverified": unverified, "damaged": list });
-        crate::out::line(&all.to_string())?;
-        return Ok(damaged.is_empty());
-    }
-    damaged.iter().try_for_each(|(chunk, damage)| crate::out::line(&format!("damaged {} ({damage})", chunk.label)))?;
-    let next =
-        if damaged.is_empty() { "" } else { "; loads of the damaged are misses, and the next save writes over them" };
-    let unproven =
-        if unverified > 0 { format!(", {unverified} without facts, which nothing proves") } else { String::new() };
-    crate::out::line(&format!("{} chunks, {} damaged{unproven}{next}", chunks.len(), damaged.len()))?;
-    Ok(damaged.is_empty())
+        Ok(())
+    };
+    pace.each(&chunks, |chunk| chunk.bytes, check)?;
+    let next = "; loads of the damaged are misses, and the next save writes over them";
+    Found::finished(found).print(as_json, None, next)
 }
 
 fn is_own(bucket: &Bucket, chunk: &Chunk) -> bool {
@@ -52,12 +48,12 @@ fn rest<'a>(bucket: &Bucket, chunk: &'a Chunk) -> &'a str {
 }
 
 /// One chunk; `None` where it is gone meanwhile.
-fn one(bucket: &Bucket, arena: &Arena, chunk: &Chunk) -> Result<Option<Result<(), Damage>>> {
+fn one(bucket: &Bucket, chunk: &Chunk) -> Result<Option<Result<(), Damage>>> {
     let len = usize::try_from(chunk.bytes)?;
     if len == 0 {
         return Ok(Some(Err(Damage::Length)));
     }
-    let mut lease = arena.lease(len).context("no memory for a chunk")?;
+    let mut lease = Lease::from_owner(vec![0u8; len]);
     let got = bucket.runtime.block_on(bucket.client.get(&chunk.name, &mut lease, &Get::at_most())).map_err(failed)?;
     let Some(object) = got else { return Ok(None) };
     let bytes = lease.as_host().context("memory of the host")?;

@@ -111,7 +111,8 @@ fn print(read: &Read, all: bool) -> Result<()> {
         let kind = facts.first().map_or(String::new(), |(_, kind)| kind.clone());
         let facts = facts.iter().skip(1).filter(|(_, value)| !value.is_empty());
         let facts: Vec<String> = facts.map(|(name, value)| format!("{name} {value}")).collect();
-        crate::out::line(&format!("  {}. {kind}: {}", at + 1, facts.join(", ")))?;
+        let lines = crate::table::joined(&format!("  {}. {kind}:", at + 1), 5, &facts);
+        lines.iter().try_for_each(|line| crate::out::line(line))?;
     }
     Ok(())
 }

@@ -18,7 +18,8 @@ pub struct ExplainArgs {
 pub fn run(args: &ExplainArgs) -> Result<()> {
     let found = keys::named(&args.key);
     if found.is_empty() {
-        let hint = keys::nearest(&args.key).map_or(String::new(), |name| format!("; did you mean {name:?}?"));
+        let hint = keys::nearest(&args.key)
+            .map_or("; docs/CONFIG.md lists all".to_owned(), |name| format!("; did you mean {name:?}?"));
         return Err(BadInput(format!("no setting is called {:?}{hint}", args.key)).into());
     }
     for key in found {

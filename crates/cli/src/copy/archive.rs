@@ -95,7 +95,7 @@ pub struct Reader {
 impl Reader {
     pub fn open(path: &Path) -> Result<Self> {
         let bad = |what: String| BadInput(format!("{}: {what}", path.display()));
-        let file = File::open(path).map_err(|e| bad(format!("cannot be read: {e}")))?;
+        let file = File::open(path).map_err(|e| bad(format!("cannot be read: {e}; check the path")))?;
         let mut magic = [0; MAGIC.len()];
         if file.read_exact_at(&mut magic, 0).is_err() || magic != MAGIC {
             return Err(bad("is no file that `kvtier export` of this build wrote".into()).into());

@@ -6,6 +6,8 @@ use anyhow::Result;
 
 use super::Way;
 use crate::BadInput;
+use crate::filter::FilterArgs;
+use crate::pace::PaceArgs;
 use crate::store::{S3_OPTIONS, StoreArgs};
 
 /// What is said of the chunks that are read.
@@ -65,12 +67,36 @@ pub struct ElsewhereArgs {
 /// How to copy and what to print.
 #[derive(clap::Args)]
 pub struct HowArgs {
+    #[command(flatten)]
+    pub filter: FilterArgs,
+    #[command(flatten)]
+    pub pace: PaceArgs,
     /// Only say what would be copied; nothing is written.
     #[arg(long)]
     pub dry_run: bool,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+/// What `migrate` and `import` are told of the place that they write to.
+#[derive(clap::Args)]
+struct TargetArgs {
+    #[command(flatten)]
+    target: ToArgs,
+    #[command(flatten)]
+    how: HowArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    elsewhere: ElsewhereArgs,
+}
+
+impl TargetArgs {
+    fn with(self, from: PathBuf, to: PathBuf, source: FromArgs) -> CopyArgs {
+        let TargetArgs { target, how, store, elsewhere } = self;
+        CopyArgs { from, to, source, target, how, store, elsewhere }
+    }
 }
 
 /// `kvtier migrate`.
@@ -83,13 +109,7 @@ pub struct MigrateArgs {
     #[command(flatten)]
     source: FromArgs,
     #[command(flatten)]
-    target: ToArgs,
-    #[command(flatten)]
-    how: HowArgs,
-    #[command(flatten)]
-    store: StoreArgs,
-    #[command(flatten)]
-    elsewhere: ElsewhereArgs,
+    target: TargetArgs,
 }
 
 /// `kvtier export`.
@@ -115,13 +135,7 @@ pub struct ImportArgs {
     /// Where the chunks go: a directory, which is made if it is not there, or `s3://bucket/prefix`.
     to: PathBuf,
     #[command(flatten)]
-    target: ToArgs,
-    #[command(flatten)]
-    how: HowArgs,
-    #[command(flatten)]
-    store: StoreArgs,
-    #[command(flatten)]
-    elsewhere: ElsewhereArgs,
+    target: TargetArgs,
 }
 
 /// What any of the three is to do.
@@ -137,8 +151,8 @@ pub struct CopyArgs {
 
 impl From<MigrateArgs> for CopyArgs {
     fn from(args: MigrateArgs) -> Self {
-        let MigrateArgs { from, to, source, target, how, store, elsewhere } = args;
-        CopyArgs { from, to, source, target, how, store, elsewhere }
+        let MigrateArgs { from, to, source, target } = args;
+        target.with(from, to, source)
     }
 }
 
@@ -151,14 +165,18 @@ impl From<ExportArgs> for CopyArgs {
 
 impl From<ImportArgs> for CopyArgs {
     fn from(args: ImportArgs) -> Self {
-        let ImportArgs { file: from, to, target, how, store, elsewhere } = args;
-        CopyArgs { from, to, source: FromArgs::default(), target, how, store, elsewhere }
+        let ImportArgs { file: from, to, target } = args;
+        target.with(from, to, FromArgs::default())
     }
 }
 
 impl CopyArgs {
     /// Refuses what would have no effect.
     pub fn check(&self, way: Way) -> Result<(), BadInput> {
+        if let Some(flow) = [&self.from, &self.to].into_iter().find(|path| path.as_os_str() == "-") {
+            let what = "standard input and output cannot be used here; name a directory, a bucket or a file";
+            return Err(BadInput(format!("{}: {what}", flow.display())));
+        }
         let is_bucket = |path: &Path| path.to_str().is_some_and(|path| path.starts_with("s3://"));
         let (from, to) = (is_bucket(&self.from) && way != Way::Import, is_bucket(&self.to) && way != Way::Export);
         let ElsewhereArgs { to_endpoint, to_region } = &self.elsewhere;

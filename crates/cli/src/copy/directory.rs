@@ -1,19 +1,21 @@
 //! Chunks into a directory, through a tier.
 
 use std::collections::HashSet;
+use std::io::ErrorKind as Io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use kvtier::bytes::format;
 use kvtier::core::{Ctx, ErrorKind, Hold, Key, Mode, Presence, Save, Saved, Tier};
-use kvtier::file::inspect::Directory;
+use kvtier::file::inspect::{Directory, Unnamed, Writer};
 use kvtier::file::{ChunkShape, FileConfig, FileTier, Layout};
+use kvtier::key::{BlockSums, Facts};
 use kvtier::mem::{Arena, ArenaConfig};
 
 use super::report::Tally;
-use super::source::Wanted;
+use super::source::{Wanted, Whose};
 use super::target::Outcome;
 use super::{CopyArgs, Sink};
 use crate::BadInput;
@@ -22,13 +24,6 @@ use crate::BadInput;
 const CHUNK_TIME: Duration = Duration::from_secs(120);
 /// How many chunks are looked up at a time.
 const SOME: usize = 1024;
-
-impl Wanted {
-    /// The key of a chunk that has a name in a directory.
-    fn key(&self) -> &Key {
-        self.whose.key.as_ref().expect("chunks whose key is not known have no name in a directory, and were left out")
-    }
-}
 
 /// The directory that chunks go to.
 pub struct Files {
@@ -60,6 +55,13 @@ impl Files {
             (None, None) => crate::space::of(&args.to)?.all,
         };
         let layout = asked.or(noted).unwrap_or_default();
+        if args.target.shape.is_some() && !layout.has_headers() {
+            let what = format!(
+                "--shape is for a directory of layout lmcache-gds or lmcache-gds-weka, and {} has layout {layout}; leave --shape out",
+                args.to.display()
+            );
+            return Err(BadInput(what).into());
+        }
         let shape = args.target.shape.as_deref().map(str::parse::<ChunkShape>).transpose();
         let shape = shape.map_err(|e| BadInput(format!("--shape: {e}")))?;
         Ok(Files { path: args.to.clone(), layout, shape, capacity_bytes: capacity, exists })
@@ -71,10 +73,10 @@ impl Files {
 
     /// Whether names there spell keys; why there is none for this chunk.
     pub fn names(&self, one: &Wanted) -> Result<bool, String> {
-        let key = one.whose.key.as_ref().map_err(String::clone)?;
         if !self.layout.is_foreign() {
             return Ok(false);
         }
+        let key = one.whose.key.as_ref().map_err(String::clone)?;
         self.layout.file_name(key.id()).map(|_| true).map_err(|e| e.to_string())
     }
 
@@ -90,7 +92,11 @@ impl Files {
         }
         let tier = if args.how.dry_run { None } else { Some(self.open()?) };
         let there = Directory::open(&self.path).map_err(crate::cannot_open)?;
-        let present = tier.as_ref().map_or_else(|| self.listed(&there, &wanted), |tier| looked_up(tier, &wanted))?;
+        // A tier can be asked only for keys, which are not always known; names in our own layout are digests.
+        let present = match tier.as_ref().filter(|_| self.layout.is_foreign()) {
+            Some(tier) => looked_up(tier, &wanted)?,
+            None => self.listed(&there, &wanted)?,
+        };
         let mut missing = Vec::new();
         for (one, present) in wanted.into_iter().zip(present) {
             if present { tally.present += 1 } else { missing.push(one) }
@@ -116,18 +122,23 @@ impl Files {
         let longest = missing.iter().map(|one| one.len).max().unwrap_or(1) as usize;
         let Some(tier) = tier else { return Ok((missing, None)) };
         let room = longest.next_multiple_of(4096) + 4096;
-        let arena = Arena::new(ArenaConfig::heap(super::WORKERS * room)).context("no memory for the chunks")?;
-        Ok((missing, Some(Box::new(Open { tier, arena }))))
+        let workers = args.how.pace.workers(super::WORKERS)?.max(super::WORKERS);
+        // Twice as much as the longest chunks take: wherever shorter ones of the other workers lie, there is a place for one more. What is
+        // not touched is no memory.
+        let arena = Arena::new(ArenaConfig::heap(2 * workers * room)).context("no memory for the chunks")?;
+        Ok((missing, Some(Box::new(Open { tier, arena, path: self.path.clone(), by_digest: OnceLock::new() }))))
     }
 
     /// Which of the chunks TO has, by its names: what a tier would find, without opening one.
     fn listed(&self, there: &Directory, wanted: &[Wanted]) -> Result<Vec<bool>> {
         let chunks = crate::dir::listed(there, &self.path)?;
         let names: HashSet<(String, u64)> = chunks.iter().map(|chunk| (chunk.label(), chunk.len)).collect();
-        let name = |key: &Key| {
-            if self.layout.is_foreign() { self.layout.file_name(key.id()).ok() } else { Some(key.digest().to_hex()) }
+        let name = |whose: &Whose| match (self.layout.is_foreign(), &whose.key) {
+            (true, Ok(key)) => self.layout.file_name(key.id()).ok(),
+            (true, Err(_)) => None,
+            (false, _) => Some(whose.digest.to_hex()),
         };
-        Ok(wanted.iter().map(|one| name(one.key()).is_some_and(|name| names.contains(&(name, one.len)))).collect())
+        Ok(wanted.iter().map(|one| name(&one.whose).is_some_and(|name| names.contains(&(name, one.len)))).collect())
     }
 
     fn open(&self) -> Result<FileTier> {
@@ -141,7 +152,8 @@ impl Files {
 fn looked_up(tier: &FileTier, wanted: &[Wanted]) -> Result<Vec<bool>> {
     let mut present = Vec::with_capacity(wanted.len());
     for some in wanted.chunks(SOME) {
-        let keys: Arc<[Key]> = some.iter().map(|one| one.key().clone()).collect();
+        let keys: Option<Arc<[Key]>> = some.iter().map(|one| one.whose.key.clone().ok()).collect();
+        let keys = keys.context("a chunk whose key is not known has no name there")?;
         let looked = tier.lookup(&Ctx::within(CHUNK_TIME), keys, Mode::Each, Hold::None).wait()?;
         let found = some.iter().zip(looked.found);
         present.extend(found.map(|(one, found)| matches!(found, Presence::Hit { len } if len == one.len)));
@@ -153,13 +165,33 @@ fn looked_up(tier: &FileTier, wanted: &[Wanted]) -> Result<Vec<bool>> {
 struct Open {
     tier: FileTier,
     arena: Arena,
+    path: PathBuf,
+    /// For chunks whose key is not known. Made with the first.
+    by_digest: OnceLock<Result<Writer, String>>,
+}
+
+impl Open {
+    /// Writes a chunk of which the digest of its key is known, and perhaps the canonical form.
+    fn put_by_digest(&self, one: &Wanted, payload: &[u8]) -> Result<Outcome> {
+        let open = || Directory::open(&self.path).map_err(|e| e.to_string())?.writer().map_err(|e| e.to_string());
+        let writer = self.by_digest.get_or_init(open).as_ref();
+        let writer = writer.map_err(|e| anyhow!("cannot write to {}: {e}", self.path.display()))?;
+        let facts = Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::of(payload));
+        let canonical = one.whose.canonical.as_deref().unwrap_or_default();
+        match writer.write(&Unnamed { facts: &facts, canonical, payload }) {
+            Ok(_) => Ok(Outcome::Stored),
+            Err(e) if e.kind() == Io::InvalidInput => Ok(Outcome::Unsupported(e.to_string())),
+            Err(e) => Err(e).with_context(|| format!("cannot write {}", one.label)),
+        }
+    }
 }
 
 impl Sink for Open {
     fn put(&self, one: &Wanted, payload: Vec<u8>) -> Result<Outcome> {
+        let Ok(key) = &one.whose.key else { return self.put_by_digest(one, &payload) };
         let mut lease = self.arena.lease(payload.len()).context("no memory for a chunk")?;
         lease.write_at(0, &payload).context("no memory for a chunk")?;
-        let op = Save { key: one.key().clone(), from: vec![lease.freeze()] };
+        let op = Save { key: key.clone(), from: vec![lease.freeze()] };
         let done = self.tier.save(&Ctx::within(CHUNK_TIME), vec![op]).wait();
         match done.into_iter().next().map(|done| done.result) {
             Some(Ok(Saved::Stored | Saved::Present)) => Ok(Outcome::Stored),

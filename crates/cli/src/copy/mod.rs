@@ -8,12 +8,11 @@ mod report;
 mod source;
 mod target;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use anyhow::Result;
 
+use crate::pace::Pace;
 use report::Tally;
 use source::{Read, Source, Wanted};
 use target::{Outcome, Target};
@@ -41,7 +40,10 @@ pub fn run(args: &CopyArgs, way: Way) -> Result<bool> {
     let from = Source::of(args, way)?;
     let mut tally = Tally::default();
     let target = Target::of(args, way)?;
-    let found = from.wanted(args, &mut tally)?;
+    let pace = args.how.pace.pace(if from.is_remote() || target.is_remote() { WORKERS } else { 1 })?;
+    let filter = args.how.filter.filter()?;
+    let mut found = from.wanted(args, &mut tally)?;
+    found.retain(|one| filter.takes(&one.label));
     let wanted = target.select(found, &mut tally);
     if way == Way::Export {
         wanted.iter().filter_map(|one| one.whose.key.as_ref().err()).for_each(|why| tally.without_key(why));
@@ -49,8 +51,7 @@ pub fn run(args: &CopyArgs, way: Way) -> Result<bool> {
     let (wanted, sink) = target.without_present(wanted, args, &mut tally)?;
     match sink {
         Some(sink) if !args.how.dry_run => {
-            let workers = if from.is_remote() || target.is_remote() { WORKERS } else { 1 };
-            copy((&from, &*sink), &wanted, workers, &mut tally)?;
+            copy(&Ends { from: &from, to: &*sink }, &wanted, &pace, &mut tally)?;
             sink.finish()?;
         }
         _ => {
@@ -71,31 +72,22 @@ trait Sink: Sync {
     fn finish(&self) -> Result<()>;
 }
 
-fn copy((from, to): (&Source, &dyn Sink), wanted: &[Wanted], workers: usize, tally: &mut Tally) -> Result<()> {
-    let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec} (eta {eta})");
-    let bar = ProgressBar::new(wanted.iter().map(|one| one.len).sum()).with_style(style.context("template")?);
-    let (next, shared, failed) = (AtomicUsize::new(0), Mutex::new(std::mem::take(tally)), Mutex::new(None));
-    let work = || {
-        while let Some(one) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let done = crate::interrupt::check().and_then(|()| copy_one((from, to), one, &shared));
-            if let Err(e) = done {
-                // The others end with what they have.
-                next.store(wanted.len(), Ordering::Relaxed);
-                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
-                return;
-            }
-            bar.inc(one.len);
-        }
-    };
-    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
-    bar.finish_and_clear();
-    *tally = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+/// The two ends of a copy.
+struct Ends<'a> {
+    from: &'a Source,
+    to: &'a dyn Sink,
 }
 
-fn copy_one((from, to): (&Source, &dyn Sink), one: &Wanted, tally: &Mutex<Tally>) -> Result<()> {
+fn copy(ends: &Ends<'_>, wanted: &[Wanted], pace: &Pace, tally: &mut Tally) -> Result<()> {
+    let shared = Mutex::new(std::mem::take(tally));
+    let done = pace.each(wanted, |one| one.len, |one| copy_one(ends, one, &shared));
+    *tally = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done
+}
+
+fn copy_one(ends: &Ends<'_>, one: &Wanted, tally: &Mutex<Tally>) -> Result<()> {
     let tally = || tally.lock().unwrap_or_else(PoisonError::into_inner);
-    let (mut payload, proven) = match from.read(one)? {
+    let (mut payload, proven) = match ends.from.read(one)? {
         Read::Payload(payload, proven) => (payload, proven),
         Read::Damaged => {
             tally().damaged += 1;
@@ -113,7 +105,7 @@ fn copy_one((from, to): (&Source, &dyn Sink), one: &Wanted, tally: &Mutex<Tally>
     }
     payload.truncate(one.len as usize);
     let len = payload.len() as u64;
-    match to.put(one, payload)? {
+    match ends.to.put(one, payload)? {
         Outcome::Stored => {
             let mut tally = tally();
             tally.copied += 1;

@@ -56,8 +56,9 @@ impl Tally {
             });
             return crate::out::line(&all.to_string());
         }
+        let said = |text: &str| crate::table::wrapped(text, 2).iter().try_for_each(|line| crate::out::line(line));
         let verb = if args.how.dry_run { "would copy" } else { "copied" };
-        crate::out::line(&format!(
+        said(&format!(
             "{from} to {to}: {verb} {} chunks ({}), {} were there, {} damaged stay behind",
             self.copied,
             format(self.copied_bytes),
@@ -66,7 +67,7 @@ impl Tally {
         ))?;
         if self.unverified > self.left_behind {
             let count = self.unverified - self.left_behind;
-            crate::out::line(&format!("{count} of them had no facts: nothing proved their bytes"))?;
+            said(&format!("{count} of them had no facts: nothing proved their bytes"))?;
         }
         if self.left_behind > 0 {
             let next = match (args.source.unverified, args.source.partial) {
@@ -74,17 +75,16 @@ impl Tally {
                 (true, false) => "they have not the length of --chunk-bytes; --partial copies the shorter ones",
                 (true, true) => "they are longer than --chunk-bytes",
             };
-            crate::out::line(&format!(
-                "{} without facts, which nothing proves, stay behind: {next}",
-                self.left_behind
-            ))?;
+            said(&format!("{} without facts, which nothing proves, stay behind: {next}", self.left_behind))?;
         }
         if let Some(why) = &self.why_without_key {
             let count = self.without_key;
-            crate::out::line(&format!("{count} of them can be imported into buckets of layout kvtier only: {why}"))?;
+            said(&format!(
+                "{count} of them can be imported into buckets and directories of layout kvtier only: {why}"
+            ))?;
         }
         if let Some(why) = &self.why {
-            crate::out::line(&format!("{} have no place in layout {to}: {why}", self.unsupported))?;
+            said(&format!("{} have no place in layout {to}: {why}", self.unsupported))?;
         }
         Ok(())
     }

@@ -1,21 +1,23 @@
 //! `kvtier ls|stat|verify|rm`: a directory or bucket looked at from outside.
 
+mod info;
+mod rm;
 mod verify;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kvtier::bytes::format;
-use kvtier::core::Digest;
-use kvtier::file::Layout;
 use kvtier::file::inspect::{Directory, Named};
 
 use crate::BadInput;
 use crate::bucket::{self, Bucket};
+use crate::chunk_info::{GroupBy, Groups, LONG_HEAD};
 use crate::json::json;
 use crate::store::StoreArgs;
 
+pub use info::{InfoReader, written_s};
+pub use rm::{Choice, Outcome, RmArgs, rm};
 pub use verify::{VerifyArgs, verify};
 
 /// Which directory, and whose files.
@@ -46,6 +48,10 @@ impl Where {
 pub struct LsArgs {
     #[command(flatten)]
     at: Where,
+    /// Print bytes, age, last use, tenant and model before each name. `-` is what is not known, `>2h` a use at least so long ago. Tenants are
+    /// digits of a digest, of the cache salt where there is one. Reads a footer, or asks for an object's metadata, for each chunk.
+    #[arg(long)]
+    long: bool,
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
@@ -56,36 +62,12 @@ pub struct LsArgs {
 pub struct StatArgs {
     #[command(flatten)]
     at: Where,
+    /// Print chunks and bytes of payload by this instead. Reads a footer, or asks for an object's metadata, for each chunk.
+    #[arg(long, value_enum)]
+    by: Option<GroupBy>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-}
-
-/// `kvtier rm`.
-#[derive(clap::Args)]
-pub struct RmArgs {
-    #[command(flatten)]
-    at: Where,
-    /// Chunks to remove, by the digests that `kvtier ls` prints.
-    #[arg(long, value_delimiter = ',')]
-    key: Vec<String>,
-    /// Remove all chunks.
-    #[arg(long, conflicts_with = "key")]
-    all: bool,
-    /// Of these only chunks of this namespace, by its digest (64 hexadecimal digits), as their facts say. Chunks without facts stay.
-    #[arg(long)]
-    namespace: Option<String>,
-    /// Remove them; without this, only say what would be removed.
-    #[arg(long)]
-    yes: bool,
-}
-
-impl RmArgs {
-    fn namespace(&self) -> Result<Option<Digest>> {
-        let Some(text) = &self.namespace else { return Ok(None) };
-        let wrong = || BadInput(format!("--namespace {text}: not 64 hexadecimal digits"));
-        Ok(Some(Digest::from_hex(text).ok_or_else(wrong)?))
-    }
 }
 
 fn open(at: &Where) -> Result<Directory> {
@@ -97,6 +79,9 @@ pub fn open_as(path: &Path, layout: Option<&str>) -> Result<Directory> {
     if let Some(layout) = layout {
         let layout = layout.parse().map_err(crate::cannot_open)?;
         return Ok(Directory::open_as(path, layout).map_err(crate::cannot_open)?);
+    }
+    if !path.exists() {
+        return Err(BadInput(format!("{} does not exist; check the path", path.display())).into());
     }
     let guessed = if path.join(".kvtier").exists() { None } else { Directory::guess(path).ok().flatten() };
     let Some(layout) = guessed else { return Ok(Directory::open(path).map_err(crate::cannot_open)?) };
@@ -115,10 +100,14 @@ pub fn listed(dir: &Directory, path: &Path) -> Result<Vec<Named>> {
 /// Lists chunks: digest, payload bytes.
 pub fn ls(args: &LsArgs) -> Result<()> {
     if let Some(bucket) = args.at.bucket()? {
-        return bucket::ls(&bucket, args.json);
+        return bucket::ls(&bucket, args.long, args.json);
     }
-    let mut chunks = listed(&open(&args.at)?, &args.at.path)?;
+    let dir = open(&args.at)?;
+    let mut chunks = listed(&dir, &args.at.path)?;
     chunks.sort_unstable();
+    if args.long {
+        return ls_long(&dir, &chunks, args);
+    }
     for chunk in chunks {
         let line = if args.json {
             json!({ "key": chunk.label(), "bytes": chunk.len }).to_string()
@@ -130,10 +119,29 @@ pub fn ls(args: &LsArgs) -> Result<()> {
     Ok(())
 }
 
+fn ls_long(dir: &Directory, chunks: &[Named], args: &LsArgs) -> Result<()> {
+    let reader = InfoReader::open(dir, &args.at.path)?;
+    if !args.json {
+        crate::out::line(LONG_HEAD)?;
+    }
+    for chunk in chunks {
+        let (info, label) = (reader.read(chunk)?, chunk.label());
+        let line = if args.json { info.json(&label, chunk.len).to_string() } else { info.line(&label, chunk.len) };
+        crate::out::line(&line)?;
+    }
+    Ok(())
+}
+
 /// Sums a directory up.
 pub fn stat(args: &StatArgs) -> Result<()> {
     if let Some(bucket) = args.at.bucket()? {
-        return bucket::stat(&bucket, args.json);
+        return match args.by {
+            Some(by) => bucket::stat_by(&bucket, by, args.json),
+            None => bucket::stat(&bucket, args.json),
+        };
+    }
+    if let Some(by) = args.by {
+        return stat_by(&open(&args.at)?, by, args);
     }
     let sum = open(&args.at)?.summary().with_context(|| format!("cannot read {}", args.at.path.display()))?;
     let quarantine: Vec<_> =
@@ -171,50 +179,10 @@ fn or_nobody(names: &[String]) -> String {
     if names.is_empty() { "nobody".into() } else { names.join(", ") }
 }
 
-/// Removes chunks, or says which.
-pub fn rm(args: &RmArgs) -> Result<()> {
-    if args.key.is_empty() && !args.all {
-        return Err(BadInput(
-            "rm: which chunks? name them with --key, as `kvtier ls` prints them, or say --all".into(),
-        )
-        .into());
+fn stat_by(dir: &Directory, by: GroupBy, args: &StatArgs) -> Result<()> {
+    let (reader, mut groups) = (InfoReader::open(dir, &args.at.path)?, Groups::new(by));
+    for chunk in listed(dir, &args.at.path)? {
+        groups.add(&reader.read(&chunk)?, chunk.len);
     }
-    if let Some(bucket) = args.at.bucket()? {
-        return bucket::rm(&bucket, (&args.key, args.all, args.namespace()?), args.yes);
-    }
-    let (dir, namespace) = (open(&args.at)?, args.namespace()?);
-    let chunks = listed(&dir, &args.at.path)?;
-    if dir.layout() == Layout::Kvtier
-        && let Some(bad) = args.key.iter().find(|text| Digest::from_hex(text).is_none())
-    {
-        let what = format!("--key {bad}: not 64 hexadecimal digits; take them from `kvtier ls`");
-        return Err(BadInput(what).into());
-    }
-    let wanted: BTreeSet<&str> = args.key.iter().map(String::as_str).collect();
-    let mut absent = wanted.clone();
-    let mut chosen: Vec<Named> = chunks
-        .into_iter()
-        .filter(|chunk| {
-            absent.remove(chunk.label().as_str());
-            args.all || wanted.contains(chunk.label().as_str())
-        })
-        .collect();
-    if let Some(absent) = absent.first() {
-        return Err(BadInput(format!("--key {absent}: no such chunk; nothing was removed")).into());
-    }
-    if let Some(namespace) = namespace {
-        chosen.retain(|chunk| matches!(dir.footer(chunk), Ok(Ok((facts, _))) if facts.namespace == namespace));
-    }
-    let bytes = format(chosen.iter().map(|chunk| chunk.len).sum());
-    if !args.yes {
-        return crate::out::line(&format!("would remove {} chunks ({bytes}); add --yes to do it", chosen.len()));
-    }
-    let mut gone = 0;
-    for chunk in &chosen {
-        gone += u64::from(
-            dir.remove(chunk)
-                .with_context(|| format!("removed {gone} chunks, then cannot remove {}", chunk.label()))?,
-        );
-    }
-    crate::out::line(&format!("removed {gone} chunks ({bytes})"))
+    groups.print(args.json)
 }

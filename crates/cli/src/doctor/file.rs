@@ -13,7 +13,7 @@ use kvtier::mem::{Arena, ArenaConfig};
 use kvtier::{Observe, Tier};
 use serde_json::Value;
 
-use super::finding::Finding;
+use super::finding::{self, Finding};
 use crate::json::{self, json};
 
 /// `kvtier doctor file`.
@@ -50,16 +50,12 @@ pub fn run(args: &FileArgs) -> Result<()> {
         return crate::out::line(&all.to_string());
     }
     findings.iter().try_for_each(Finding::print)?;
-    crate::out::line(&format!(
-        "{:<16} put {:.0} MB/s, get {:.0} MB/s ({CHUNKS} chunks of {}, 8 at once; `kvtier bench file` measures longer)",
-        "rate",
-        rate.put_mb_per_s,
-        rate.get_mb_per_s,
-        format(CHUNK as u64)
-    ))?;
+    let (put, get, size) = (rate.put_mb_per_s, rate.get_mb_per_s, format(CHUNK as u64));
+    let how = format!("({CHUNKS} chunks of {size}, 8 at once; `kvtier bench file` measures longer)");
+    finding::print("rate", &format!("put {put:.0} MB/s, get {get:.0} MB/s {how}"))?;
     crate::out::line(&format!("{:<16} {settings}", "settings"))?;
     let reasons = chosen.iter().filter_map(|c| Some((c.key, c.reason?)));
-    reasons.into_iter().try_for_each(|(key, reason)| crate::out::line(&format!("{:<16} {key}: {reason}", "")))
+    reasons.into_iter().try_for_each(|(key, reason)| finding::print("", &format!("{key}: {reason}")))
 }
 
 /// A setting of a file tier here, and why.
@@ -103,19 +99,19 @@ fn cap(path: &Path, free: u64) -> (u64, &'static str) {
 }
 
 /// A finding with advice where something is not as it should be.
-fn finding(what: &'static str, found: impl Into<String>, good: bool, advice: &str) -> Finding {
+fn judged(what: &'static str, found: impl Into<String>, good: bool, advice: &str) -> Finding {
     Finding { what, found: found.into(), advice: (!good).then(|| advice.to_owned()) }
 }
 
 /// What is to be done about a name that no configuration file can hold.
 fn unnameable(path: &Path) -> Option<Finding> {
     let advice = "no configuration file can name it, and what is printed here is not its name: rename it";
-    path.to_str().is_none().then(|| finding("name", format!("{path:?} is not UTF-8"), false, advice))
+    path.to_str().is_none().then(|| judged("name", format!("{path:?} is not UTF-8"), false, advice))
 }
 
 /// A finding with advice where something cannot be done.
 fn able(what: &'static str, can: bool, advice: &str) -> Finding {
-    finding(what, if can { "yes" } else { "no" }, can, advice)
+    judged(what, if can { "yes" } else { "no" }, can, advice)
 }
 
 fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
@@ -127,10 +123,10 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
     let counted = if inodes == 0 { "not counted".into() } else { inodes.to_string() };
     let unnamed = if medium.unnamed { "yes (O_TMPFILE; not needed)" } else { "no (O_TMPFILE; not needed)" };
     vec![
-        finding("file system", mount, true, ""),
+        judged("file system", mount, true, ""),
         able("local", medium.local, "processes learn of each other's writes once a second: leave room above the cap"),
         able("direct I/O", medium.direct, "all goes through the page cache: slower, and it takes the engine's memory"),
-        finding(
+        judged(
             "alignment",
             told.unwrap_or_else(|| "not told".into()),
             fits,
@@ -138,17 +134,17 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
         ),
         able("rename swaps", medium.rename_swaps, "two processes that save one chunk at once may miscount one file"),
         able("fallocate", medium.fallocates, "writes of new files wait for one another"),
-        finding("unnamed files", unnamed, true, ""),
+        judged("unnamed files", unnamed, true, ""),
         able("attributes", medium.attributes, "in the incumbent's layouts, chunks cannot carry checksums here"),
         able("locks", medium.locks, "do not share this directory between processes"),
-        finding(
+        judged(
             "free space",
             format!("{} of {}", format(free), format(all)),
             free > all / 20,
             "less than a twentieth is free: file systems slow down there",
         ),
-        finding("free inodes", counted, inodes == 0 || inodes > 100_000, "every chunk takes an inode"),
-        finding("locked memory", memlock, true, ""),
+        judged("free inodes", counted, inodes == 0 || inodes > 100_000, "every chunk takes an inode"),
+        judged("locked memory", memlock, true, ""),
     ]
 }
 

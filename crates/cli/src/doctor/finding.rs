@@ -3,6 +3,9 @@ use serde_json::Value;
 
 use crate::json::json;
 
+/// The width of the first column.
+const LABEL_COLUMNS: usize = 17;
+
 /// One thing that was found, and what follows.
 pub struct Finding {
     pub what: &'static str,
@@ -26,7 +29,12 @@ impl Finding {
     }
 
     pub fn print(&self) -> Result<()> {
-        crate::out::line(&format!("{:<16} {}", self.what, self.found))?;
-        self.advice.iter().try_for_each(|advice| crate::out::line(&format!("{:<16} -> {advice}", "")))
+        print(self.what, &self.found)?;
+        self.advice.iter().try_for_each(|advice| print("", &format!("-> {advice}")))
     }
+}
+
+/// Prints a label and what there is to say, in lines that fit the terminal.
+pub fn print(label: &str, text: &str) -> Result<()> {
+    crate::table::labelled(label, LABEL_COLUMNS, text).iter().try_for_each(|line| crate::out::line(line))
 }

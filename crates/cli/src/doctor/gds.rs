@@ -38,7 +38,7 @@ pub fn run(args: &GdsArgs) -> Result<()> {
         );
     }
     found.iter().try_for_each(|step| {
-        let sign = if step.good { ' ' } else { '!' };
-        crate::out::line(&format!("{:<16}{sign}{}", step.what, step.found))
+        let sign = if step.good { "" } else { "! " };
+        super::finding::print(step.what, &format!("{sign}{}", step.found))
     })
 }

@@ -32,7 +32,7 @@ fn exists(path: &Path) -> Result<(), BadInput> {
         Ok(_) => "not a directory".to_owned(),
         Err(e) => e.to_string(),
     };
-    Err(BadInput(format!("cannot look at {}: {what}; check the path", path.display())))
+    Err(BadInput(format!("cannot examine {}: {what}; check the path", path.display())))
 }
 
 /// Looks, and prints what it found.

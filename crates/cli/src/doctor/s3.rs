@@ -5,9 +5,10 @@ use kvtier::s3::probe::{Connection, Lifecycle, Listing, Probe, Setting};
 use kvtier::s3::{Checksum, Client, Conditional, Endpoint, Provider, Style};
 use serde_json::Value;
 
-use super::finding::Finding;
+use super::finding::{self, Finding};
 use crate::bench::s3::{Load, measure, runtime};
 use crate::json::json;
+use crate::progress::{Progress, Unit};
 use crate::store::{StoreArgs, failed};
 
 /// `kvtier doctor s3`.
@@ -24,6 +25,9 @@ pub struct S3Args {
     /// GB to move in each direction and concurrency.
     #[arg(long, default_value_t = 0.25)]
     gb: f64,
+    /// Print each step on standard error also where that is no terminal.
+    #[arg(long)]
+    progress: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -64,33 +68,43 @@ pub fn run(args: &S3Args) -> Result<()> {
     }
     findings.iter().try_for_each(Finding::print)?;
     found.rates.iter().try_for_each(|rate| {
-        crate::out::line(&format!(
-            "{:<16} {} in flight: put {:.0} MB/s, get {:.0} MB/s (p50 {:.1} ms, p99 {:.1} ms)",
-            "rate", rate.concurrency, rate.put_mb_per_s, rate.get_mb_per_s, rate.get_p50_ms, rate.get_p99_ms
-        ))
+        let text = format!(
+            "{} in flight: put {:.0} MB/s, get {:.0} MB/s (p50 {:.1} ms, p99 {:.1} ms)",
+            rate.concurrency, rate.put_mb_per_s, rate.get_mb_per_s, rate.get_p50_ms, rate.get_p99_ms
+        );
+        finding::print("rate", &text)
     })?;
     for (name, value, reason) in &settings {
-        crate::out::line(&format!("{:<16} {name} = {value}: {reason}", "set"))?;
+        finding::print("set", &format!("{name} = {value}: {reason}"))?;
     }
     Ok(())
 }
 
 fn look(args: &S3Args) -> Result<Found> {
+    let size = crate::replay::size("--size", &args.size)? as usize;
     let runtime = runtime(1)?;
     let store = args.store.find(&runtime)?;
     let client = Client::new(store.config());
+    let measured: Vec<usize> = args.concurrency.iter().copied().filter(|n| *n > 0 && size > 0).collect();
+    let progress = Progress::start(Unit::Steps, 2 + measured.len() as u64, args.progress)?;
+    progress.step("connecting".to_owned());
     let connection = runtime.block_on(client.survey()).map_err(failed)?;
     let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
     let prefix = format!("kvtier-doctor/{nanos:x}-{}/", std::process::id());
+    progress.add(1);
+    progress.step("probing what the store supports".to_owned());
     let probe = runtime.block_on(client.probe(&prefix)).map_err(failed)?;
     let ops = ["put", "get"].map(str::to_owned);
-    let size = crate::replay::size("--size", &args.size)? as usize;
     let mut rates = Vec::new();
-    for concurrency in args.concurrency.iter().copied().filter(|n| *n > 0 && size > 0) {
+    for concurrency in measured {
+        progress.add(1);
+        progress.step(format!("measuring with {concurrency} requests in flight"));
         let (mut cells, load) = (Vec::new(), Load { ops: &ops, size, concurrency, gb: args.gb, same_keys: false });
         measure(store.config(), &runtime, &load, &mut cells)?;
         rates.push(rate(&cells).context("a rate is missing")?);
     }
+    progress.add(1);
+    progress.finish();
     let (endpoint, clock_offset_s) = (client.endpoint(), client.clock_offset());
     let signer = format!("{}, from {}{}", store.access_key, store.source, good_for(store.expires));
     let ca_bundle = args.store.ca_bundle().map(str::to_owned);

@@ -5,7 +5,8 @@ mod write;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -94,28 +95,46 @@ impl Args {
     }
 }
 
-/// Writes the trace.
+/// Writes the trace. A file gets its name when it is whole: a run that was ended leaves none.
 pub fn run(args: &Args) -> Result<()> {
     let shape = args.shape()?;
     let form = Form::of(args.out.as_deref())?;
-    let name = args.out.as_ref().map_or("standard output".into(), |path| path.display().to_string());
-    let to = || format!("cannot write to {name}");
-    let out: Box<dyn Write> = match &args.out {
-        Some(path) => Box::new(File::create(path).with_context(to)?),
-        None => Box::new(std::io::stdout().lock()),
-    };
     let requests = Workload::new(shape, args.seed).take(args.requests);
+    let Some(path) = &args.out else {
+        let stdout = &mut std::io::stdout().lock();
+        return write_as(form, stdout, args, requests).context("cannot write to standard output");
+    };
+    let cannot = |e: std::io::Error| BadInput(format!("cannot write to {}: {e}; check the path", path.display()));
+    let to = || format!("cannot write to {}", path.display());
+    // A pipe or a device is written as it is.
+    if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        let mut file = File::options().write(true).open(path).map_err(cannot)?;
+        return write_as(form, &mut file, args, requests).with_context(to);
+    }
+    crate::interrupt::watch()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = std::fs::Permissions::from_mode(0o666);
+    let file = tempfile::Builder::new().prefix(".kvtier-trace-").permissions(mode).tempfile_in(folder);
+    let mut file = file.map_err(cannot)?;
+    let requests = requests.take_while(|_| !crate::interrupt::asked());
+    write_as(form, file.as_file_mut(), args, requests).with_context(to)?;
+    crate::interrupt::check()?;
+    file.persist(path).map_err(|e| cannot(e.error))?;
+    Ok(())
+}
+
+fn write_as(form: Form, out: &mut dyn Write, args: &Args, requests: impl Iterator<Item = Request>) -> Result<()> {
     let mut out = BufWriter::new(out);
     match form {
-        Form::Lines => lines(&mut out, args, requests).with_context(to)?,
-        Form::Binary => write::binary(&mut out, write::Head::of(args)?, requests).with_context(to)?,
+        Form::Lines => lines(&mut out, args, requests)?,
+        Form::Binary => write::binary(&mut out, write::Head::of(args)?, requests)?,
         Form::Compressed => {
-            let mut zstd = zstd::Encoder::new(&mut out, zstd::DEFAULT_COMPRESSION_LEVEL).with_context(to)?;
-            write::binary(&mut zstd, write::Head::of(args)?, requests).with_context(to)?;
-            zstd.finish().with_context(to)?;
+            let mut zstd = zstd::Encoder::new(&mut out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
+            write::binary(&mut zstd, write::Head::of(args)?, requests)?;
+            zstd.finish()?;
         }
     }
-    out.flush().with_context(to)
+    Ok(out.flush()?)
 }
 
 fn lines(out: &mut impl Write, args: &Args, requests: impl Iterator<Item = Request>) -> Result<()> {

@@ -54,6 +54,7 @@ pub const EXAMPLES: &[Example] = &[
         lines: &[
             "kvtier doctor s3 --bucket kv-cache",
             "kvtier doctor s3 --endpoint http://10.0.0.1:9000 --bucket kv --concurrency 8",
+            "kvtier doctor s3 --bucket kv-cache --progress",
         ],
     },
     Example { command: "doctor shm", lines: &["kvtier doctor shm", "kvtier doctor shm --older 3600 --yes"] },
@@ -64,25 +65,47 @@ pub const EXAMPLES: &[Example] = &[
     },
     Example { command: "config explain", lines: &["kvtier config explain max_local_disk_size"] },
     Example { command: "plan", lines: &["kvtier plan --model llama-3.1-8b --tp 4 --host 64GiB"] },
-    Example { command: "ls", lines: &["kvtier ls /mnt/nvme/kv", "kvtier ls s3://kv-cache/prod --json"] },
-    Example { command: "stat", lines: &["kvtier stat /mnt/nvme/kv", "kvtier stat s3://kv-cache/prod --json"] },
-    Example { command: "verify", lines: &["kvtier verify /mnt/nvme/kv --set-aside"] },
+    Example {
+        command: "ls",
+        lines: &["kvtier ls /mnt/nvme/kv", "kvtier ls /mnt/nvme/kv --long", "kvtier ls s3://kv-cache/prod --json"],
+    },
+    Example {
+        command: "stat",
+        lines: &["kvtier stat /mnt/nvme/kv", "kvtier stat s3://kv-cache/prod --by model --json"],
+    },
+    Example {
+        command: "verify",
+        lines: &[
+            "kvtier verify /mnt/nvme/kv --set-aside",
+            "kvtier verify s3://kv/prod --include '0*' --concurrency 16 --bwlimit 200MB",
+            "kvtier verify /mnt/nvme/kv --exclude 'f*' --progress",
+        ],
+    },
     Example {
         command: "rm",
-        lines: &["kvtier rm s3://kv-cache/prod --all", "kvtier rm s3://kv-cache/prod --all --yes"],
+        lines: &[
+            "kvtier rm s3://kv-cache/prod --all",
+            "kvtier rm s3://kv-cache/prod --model org/model --older 7d --yes",
+            "kvtier rm /mnt/nvme/kv --include '0*' --bwlimit 1GiB --yes --json",
+        ],
     },
     Example {
         command: "migrate",
         lines: &[
             "kvtier migrate /mnt/nvme/kv s3://kv-cache/prod",
             "kvtier migrate /mnt/old /mnt/new --to-layout lmcache-mp --dry-run",
+            "kvtier migrate /mnt/old s3://kv --concurrency 16 --bwlimit 100MB",
         ],
     },
     Example { command: "export", lines: &["kvtier export s3://kv-cache/prod kv.archive"] },
     Example { command: "import", lines: &["kvtier import kv.archive /mnt/nvme/kv --bytes 500GiB"] },
     Example {
         command: "key",
-        lines: &["kvtier key 'org/model@000000ff@0@0a0b'", "kvtier key m@1@0@12ab@bfloat16 --to s3"],
+        lines: &[
+            "kvtier key 'org/model@000000ff@0@0a0b'",
+            "kvtier key m@1@0@12ab@bfloat16 --to s3",
+            "kvtier key /mnt/nvme/kv/0a/*",
+        ],
     },
     Example {
         command: "completions",

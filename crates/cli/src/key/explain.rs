@@ -1,10 +1,13 @@
 //! What a name says, as JSON and as text.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use kvtier::core::key::names::{Form, detect};
 use kvtier::core::key::{CacheEngineKey, EngineHash, KeyId, KvRank};
 use serde_json::{Map, Value};
 
-use super::forms;
+use super::{file, forms};
 use crate::json::json;
 use crate::replay::trace::kind_of;
 
@@ -73,8 +76,42 @@ pub fn answer(question: &Question) -> Result<Value, crate::BadInput> {
     Ok(json!({"name": name, "readings": all}))
 }
 
+/// Answers for a word of the command line: a name, or the path of a chunk's file, of which the file is read too.
+pub fn answer_argument(argument: &OsStr, from: Option<&str>, to: &[String]) -> Result<Value, crate::BadInput> {
+    let about =
+        |name: &str| answer(&Question { name: name.to_owned(), from: from.map(str::to_owned), to: to.to_vec() });
+    let text = argument.to_string_lossy();
+    let forms = to.iter().map(|form| forms::parse(form)).collect::<Result<Vec<_>, _>>()?;
+    // Where a form is asked for, the word is a name.
+    let Some(read) = from.map_or_else(|| file::read(argument, &forms), |_| None) else {
+        let mut answer = about(&text)?;
+        if from.is_none() && file::is_path(argument) && answer.get("error").is_some() {
+            answer["error"] = "no such file, and not the name of a chunk in any form; check the path".into();
+        }
+        return Ok(answer);
+    };
+    let mut readings = read.readings;
+    for tail in file::tails(Path::new(argument)) {
+        let named = about(&tail)?["readings"].as_array().cloned().unwrap_or_default();
+        if !named.is_empty() {
+            readings.extend(named);
+            break;
+        }
+    }
+    let what = "not the file of a chunk: it has no footer, no facts and no GDS header, and its name is no chunk's";
+    let mut all = Map::new();
+    all.insert("name".to_owned(), text.into_owned().into());
+    if let Some(error) = read.error.or_else(|| readings.is_empty().then(|| what.to_owned())) {
+        all.insert("error".to_owned(), error.into());
+    }
+    if !readings.is_empty() {
+        all.insert("readings".to_owned(), readings.into());
+    }
+    Ok(all.into())
+}
+
 /// The key's name in each form asked for, or an error there; where none is asked for, in each form that has one for it.
-fn names(key: &KeyId, to: &[Form]) -> Value {
+pub fn names(key: &KeyId, to: &[Form]) -> Value {
     let wanted = if to.is_empty() { &forms::all()[..] } else { to };
     let mut names = Map::new();
     for form in wanted {
@@ -87,7 +124,7 @@ fn names(key: &KeyId, to: &[Form]) -> Value {
     names.into()
 }
 
-fn key(key: &KeyId) -> Value {
+pub fn key(key: &KeyId) -> Value {
     match key {
         KeyId::Object(key) => json!({
             "mode": "multi-process",

@@ -1,26 +1,29 @@
 //! `kvtier key`: explains names of chunks, and converts between their forms.
 
 mod explain;
+mod file;
 mod forms;
 
+use std::ffi::OsString;
 use std::io::{BufRead, Read, Write};
 
 use anyhow::Result;
 use serde_json::Value;
 
 use self::explain::{Question, answer};
-use crate::BadInput;
+use crate::{BadInput, table};
 
 /// The longest line that is read from standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Explains names of chunks in any form (LMCache's keys, file names and S3 names, kvtier's file names), and converts between forms.
+/// Explains names of chunks in any form (LMCache's keys, file names and S3 names, kvtier's file names), and converts between forms. Of a path it
+/// reads what the file says of its chunk: footer, facts or GDS header.
 #[derive(clap::Args)]
 #[command(after_help = format!("Forms: {}.", forms::ALL))]
 pub struct Args {
-    /// The names. Without any, standard input is read: a line is a name as a JSON string, or an object with `name` and, if wanted,
-    /// `from` (a form) and `to` (a list of forms); each is answered by one line of JSON.
-    names: Vec<String>,
+    /// The names, or paths of chunks' files. Without any, or with -, standard input is read: a line is a name as a JSON string, or an object with `name`
+    /// and, if wanted, `from` (a form) and `to` (a list of forms); each is answered by one line of JSON. No files are read for these.
+    names: Vec<OsString>,
     /// Read the names as this form only.
     #[arg(long, value_name = "FORM")]
     from: Option<String>,
@@ -36,11 +39,11 @@ pub struct Args {
 pub fn run(args: Args) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     let mut good = true;
-    if args.names.is_empty() {
+    if args.names.is_empty() || args.names == ["-"] {
         return batch(&args, std::io::stdin().lock(), &mut out);
     }
     for name in &args.names {
-        let answer = answer(&Question { name: name.clone(), from: args.from.clone(), to: args.to.clone() })?;
+        let answer = explain::answer_argument(name, args.from.as_deref(), &args.to)?;
         good &= is_good(&answer);
         if args.json { writeln!(out, "{answer}")? } else { text(&answer, args.to.len() == 1, &mut out)? }
     }
@@ -78,7 +81,7 @@ fn batch(args: &Args, mut from: impl BufRead, out: &mut dyn Write) -> Result<boo
 fn is_good(answer: &Value) -> bool {
     let readings = answer["readings"].as_array().map(Vec::as_slice).unwrap_or_default();
     let names = readings.iter().flat_map(|r| r["names"].as_object()).flat_map(|names| names.values());
-    !readings.is_empty() && names.into_iter().all(Value::is_string)
+    answer.get("error").is_none() && !readings.is_empty() && names.into_iter().all(Value::is_string)
 }
 
 fn text(answer: &Value, only_name: bool, out: &mut dyn Write) -> Result<()> {
@@ -92,7 +95,9 @@ fn text(answer: &Value, only_name: bool, out: &mut dyn Write) -> Result<()> {
     }
     writeln!(out, "{}", plain(&answer["name"]))?;
     if let Some(error) = answer.get("error") {
-        writeln!(out, "  {}", plain(error))?;
+        for line in table::labelled("", 2, &plain(error)) {
+            writeln!(out, "{line}")?;
+        }
     }
     for reading in answer["readings"].as_array().into_iter().flatten() {
         writeln!(out, "  read as {}", plain(&reading["form"]))?;

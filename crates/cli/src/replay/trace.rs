@@ -50,16 +50,20 @@ pub fn read(path: &Path, max: usize) -> Result<Trace> {
 /// What a file of zstd begins with.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// A trace whose form its first bytes say: those of zstd, a brace or blank, or else the binary form.
+/// A trace whose form its first eight bytes say: those of zstd; with a NUL among them, the two numbers below 2^24 that begin the binary form;
+/// JSON otherwise, which has no NUL.
 fn standard_input(mut input: impl BufRead, max: usize) -> Result<Trace> {
     let name = "standard input";
-    let first = input.fill_buf().map_err(|e| BadInput(format!("cannot read {name}: {e}")))?;
-    if first.starts_with(&ZSTD_MAGIC) {
-        return compressed(input, max).with_context(|| format!("in {name}"));
-    }
-    match first.first() {
-        Some(b'{') | Some(b' ' | b'\t' | b'\r' | b'\n') | None => json_lines(input, name, max),
-        _ => binary(input, max).with_context(|| format!("in {name}")),
+    let mut first = Vec::with_capacity(8);
+    let read = input.by_ref().take(8).read_to_end(&mut first);
+    read.map_err(|e| BadInput(format!("cannot read {name}: {e}")))?;
+    let is_zstd = first.starts_with(&ZSTD_MAGIC);
+    let is_binary = first.contains(&0);
+    let whole = std::io::Cursor::new(first).chain(input);
+    match (is_zstd, is_binary) {
+        (true, _) => compressed(whole, max).with_context(|| format!("in {name}")),
+        (false, true) => binary(whole, max).with_context(|| format!("in {name}")),
+        (false, false) => json_lines(whole, name, max),
     }
 }
 
@@ -79,7 +83,10 @@ struct Line {
 impl Line {
     /// Reads a line, or says in the trace's own words what is wrong with it.
     fn parse(text: &str) -> Result<Self, String> {
-        let line: Value = serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
+        let line: Value = serde_json::from_str(text).map_err(|e| match text.trim_start().starts_with('{') {
+            true => format!("not JSON: {e}"),
+            false => "not JSON: it does not begin with {".to_owned(),
+        })?;
         let Value::Object(fields) = &line else {
             return Err(format!("it is {}, not an object", kind_of(&line)));
         };
@@ -143,7 +150,10 @@ fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Trace> {
 }
 
 fn binary(mut file: impl Read, max: usize) -> Result<Trace> {
-    let cut = |e: std::io::Error| BadInput(format!("not a whole binary trace: {e}"));
+    let cut = |e: std::io::Error| {
+        let form = "it does not begin with { as JSON lines do";
+        BadInput(format!("{form}, and is not a whole binary trace: {e}; check that it is a trace"))
+    };
     let word = move |file: &mut dyn Read| -> Result<u32> {
         let mut bytes = [0; 4];
         file.read_exact(&mut bytes).map_err(cut)?;
@@ -234,5 +244,34 @@ impl Random {
     /// Exponential with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * self.unit().ln()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The binary form of this many requests of one block each.
+    fn written(count: u32) -> Vec<u8> {
+        let mut bytes: Vec<u8> = [count, 16].into_iter().flat_map(u32::to_le_bytes).collect();
+        for id in 0..count {
+            bytes.extend([0, 0, 0, 0, 1, id].into_iter().flat_map(u32::to_le_bytes));
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_binary_trace_is_known_by_its_nul_and_not_by_its_count() {
+        // Counts whose first byte is a brace or a blank.
+        for count in [0x7B, 0x20, 0x09, 0x0A, 0x0D, 20_000, 1] {
+            // A pipe may give the bytes one by one.
+            let input = BufReader::with_capacity(1, std::io::Cursor::new(written(count)));
+            let trace = standard_input(input, usize::MAX).unwrap_or_else(|e| panic!("{count}: {e:#}"));
+            assert_eq!((trace.requests.len(), trace.block_tokens), (count as usize, 16));
+        }
+        let lines = standard_input("\n {\"hash_ids\":[1]}\n".as_bytes(), usize::MAX).unwrap();
+        assert_eq!(lines.requests, [[1]]);
+        let short = standard_input("{}".as_bytes(), usize::MAX).unwrap_err();
+        assert!(short.to_string().contains("hash_ids"), "{short}");
     }
 }

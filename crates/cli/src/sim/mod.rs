@@ -177,7 +177,11 @@ fn sizes(text: &str, distinct: usize) -> Result<Vec<Size>, BadInput> {
     let size = |text: &str| {
         let text = text.trim();
         let blocks = match text.strip_suffix('%') {
-            Some(share) => share.trim().parse::<f64>().ok().map(|share| (distinct as f64 * share / 100.0) as usize),
+            // A share of a short trace is a block at least.
+            Some(share) => {
+                let share = share.trim().parse::<f64>().ok().filter(|share| *share > 0.0);
+                share.map(|share| ((distinct as f64 * share / 100.0) as usize).max(1))
+            }
             None => text.parse().ok(),
         };
         let blocks = blocks.filter(|blocks| (1..=u32::MAX as usize / 2).contains(blocks));
@@ -203,6 +207,7 @@ mod tests {
         assert!(rows("lru,lur").unwrap_err().0.contains("lur"));
         let blocks = |text| sizes(text, 1000).map(|sizes| sizes.iter().map(|s| s.blocks).collect::<Vec<_>>());
         assert_eq!(blocks("0.5%, 50%,7").unwrap(), [5, 500, 7]);
+        assert_eq!(blocks("0.01%").unwrap(), [1], "a share is a block at least");
         for bad in ["", "0%", "x", "-3%", "nan%"] {
             assert!(blocks(bad).is_err(), "{bad}");
         }

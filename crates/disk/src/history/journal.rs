@@ -4,9 +4,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use kvtier_index::journal::{self as format, Record};
-
-use super::unix_ms;
+use kvtier_core::Clock;
+use kvtier_index::journal::{self as format, Batch, Record};
 
 /// The most records that wait for a flush; beyond that new ones are dropped.
 const WAITING_MAX: usize = 1 << 17;
@@ -19,6 +18,7 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
+    clock: Clock,
     name: Mutex<String>,
     waiting: Mutex<Waiting>,
     file: Mutex<Tail>,
@@ -70,10 +70,10 @@ struct Tail {
 }
 
 impl Journal {
-    /// The journal of the process whose corner is `name`.
-    pub fn new(own: &Path, name: &str) -> Self {
-        let (waiting, file) = (Mutex::default(), Mutex::default());
-        Journal { dir: own.join("journal"), name: Mutex::new(name.to_owned()), waiting, file }
+    /// The journal of the process whose corner is `name`. Its batches have the wall time of this clock.
+    pub fn new(own: &Path, name: &str, clock: &Clock) -> Self {
+        let (dir, clock, name) = (own.join("journal"), clock.clone(), Mutex::new(name.to_owned()));
+        Journal { dir, clock, name, waiting: Mutex::default(), file: Mutex::default() }
     }
 
     /// Notes what happened; it is written at the next [`flush`](Journal::flush).
@@ -91,7 +91,7 @@ impl Journal {
             return Ok(());
         }
         let mut bytes = Vec::new();
-        format::encode(unix_ms(), &last_touches(tail.spare.drain(..)), &mut bytes);
+        format::encode(self.clock.unix_ms(), &last_touches(tail.spare.drain(..)), &mut bytes);
         if tail.bytes > FILE_BYTES_MAX {
             tail.file = None;
         }
@@ -169,6 +169,11 @@ impl Reader {
 
     /// What has been written since the last call, in the order of time; not the journal of the process `but`, which knows its own.
     pub fn read(&mut self, but: Option<&str>) -> io::Result<Vec<Record>> {
+        Ok(self.batches(but)?.into_iter().flat_map(|batch| batch.records).collect())
+    }
+
+    /// The same, in the batches that were written together, each with its time.
+    pub fn batches(&mut self, but: Option<&str>) -> io::Result<Vec<Batch>> {
         let mut batches = Vec::new();
         for name in names(&self.dir)? {
             if but.is_some_and(|but| owner(&name) == but) {
@@ -188,7 +193,7 @@ impl Reader {
             self.read_to.insert(name, read);
         }
         batches.sort_by_key(|batch| batch.at_ms);
-        Ok(batches.into_iter().flat_map(|batch| batch.records).collect())
+        Ok(batches)
     }
 
     /// Deletes journals that a new snapshot made superfluous: those of processes that do not live, and our own before number `ours.1`.
@@ -230,6 +235,7 @@ fn number(name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use kvtier_core::ManualClock;
     use kvtier_key::Digest;
 
     use super::*;
@@ -240,7 +246,7 @@ mod tests {
         fs::create_dir(own.path().join("journal")).unwrap();
         let digests = [Digest::of("test", b"theirs"), Digest::of("test", b"ours")];
         for digest in digests {
-            let journal = Journal::new(own.path(), "host.1.5.0");
+            let journal = Journal::new(own.path(), "host.1.5.0", &Clock::real());
             journal.note([Record::Touch(digest)]);
             journal.flush().unwrap();
         }
@@ -252,10 +258,28 @@ mod tests {
     }
 
     #[test]
+    fn batches_have_the_time_of_the_clock_that_the_tier_was_opened_with() {
+        let own = tempfile::tempdir().unwrap();
+        fs::create_dir(own.path().join("journal")).unwrap();
+        let time = ManualClock::new();
+        let journal = Journal::new(own.path(), "host.1.5.0", &time.clock());
+        let digest = |n: u8| Digest([n; 32]);
+        journal.note([Record::Touch(digest(1))]);
+        journal.flush().unwrap();
+        let between = time.clock().unix_ms();
+        time.jump(std::time::Duration::from_secs(86400));
+        journal.note([Record::Touch(digest(2))]);
+        journal.flush().unwrap();
+        let read = |from_ms| Reader::new(own.path(), from_ms).read(None).unwrap();
+        assert_eq!(read(between), [Record::Touch(digest(2))]);
+        assert_eq!((read(0).len(), read(between + 86_400_000).len()), (2, 0));
+    }
+
+    #[test]
     fn what_was_used_again_and_again_waits_once_and_crowds_nothing_out() {
         let own = tempfile::tempdir().unwrap();
         fs::create_dir(own.path().join("journal")).unwrap();
-        let journal = Journal::new(own.path(), "host.1.5.0");
+        let journal = Journal::new(own.path(), "host.1.5.0", &Clock::real());
         let digest = |n: usize| Digest::of("test", &n.to_le_bytes());
         let (hot, last) = ([digest(0), digest(1)], digest(2));
         for round in 1..3 {

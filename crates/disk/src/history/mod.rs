@@ -7,18 +7,12 @@ mod snapshot;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvtier_index::journal::Record;
-use kvtier_index::{Chunk, Index, snapshot as format};
+use kvtier_index::{Chunk, Index, LastUses, snapshot as format};
 
 pub use journal::{Journal, Reader};
 pub use snapshot::write as write_snapshot;
-
-/// Unix time in milliseconds.
-pub fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
-}
 
 /// Puts the listed chunks of `index` into the order of use that snapshot and journals tell. What they do not tell of is least recent.
 /// Answers the reader of the journals, which knows how far each was read.
@@ -44,6 +38,21 @@ pub fn records(own: &Path) -> io::Result<(Vec<Record>, Reader)> {
     let mut reader = Reader::new(own, at_ms);
     records.extend(reader.read(None)?);
     Ok((records, reader))
+}
+
+/// When chunks were used last, as far as snapshot and journals say.
+pub fn last_uses(own: &Path) -> io::Result<LastUses> {
+    let bytes = match fs::read(own.join("snapshot")) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+        other => other?,
+    };
+    let mut uses = LastUses::default();
+    let mut pieces = format::decode(&bytes);
+    while let Some(chunks) = pieces.next() {
+        uses.add_snapshot(pieces.at_ms().unwrap_or(0), &chunks);
+    }
+    Reader::new(own, pieces.at_ms().unwrap_or(0)).batches(None)?.iter().for_each(|batch| uses.add_batch(batch));
+    Ok(uses)
 }
 
 /// Takes over what a record says about a chunk that the index knows.

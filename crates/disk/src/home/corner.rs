@@ -6,7 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
+
+use kvtier_core::Clock;
 
 use super::{is_local, open_rw};
 
@@ -73,8 +75,8 @@ impl Corner {
     }
 
     /// Shows processes of other hosts that we live.
-    pub fn show(&self) -> io::Result<()> {
-        self.alive.set_modified(SystemTime::now())
+    pub fn show(&self, clock: &Clock) -> io::Result<()> {
+        self.alive.set_modified(clock.wall())
     }
 }
 
@@ -87,7 +89,7 @@ impl Drop for Corner {
 /// When this process started, in Unix milliseconds: in a container that starts again the process number is the same.
 fn started_ms() -> u64 {
     static STARTED: OnceLock<u64> = OnceLock::new();
-    *STARTED.get_or_init(|| started_by_proc().unwrap_or_else(crate::history::unix_ms))
+    *STARTED.get_or_init(|| started_by_proc().unwrap_or_else(|| Clock::real().unix_ms()))
 }
 
 /// The same from `/proc`; `None` where that is not to be had.
@@ -218,7 +220,7 @@ mod tests {
         let parts: Vec<&str> = second.split('.').collect();
         assert_eq!((parts.len(), parts[1]), (4, std::process::id().to_string().as_str()));
         // A test has not run for a day, and does not run in the future.
-        let age = crate::history::unix_ms().abs_diff(parts[2].parse().unwrap());
+        let age = Clock::real().unix_ms().abs_diff(parts[2].parse().unwrap());
         assert!(age < 24 * 3600 * 1000 && started_by_proc().is_none_or(|ms| ms.abs_diff(started_ms()) < 2000), "{age}");
     }
 }

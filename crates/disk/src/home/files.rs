@@ -90,6 +90,12 @@ impl Home {
         }
     }
 
+    /// Whether the file system takes writes, as a small file shows. An error other than that it is read-only says nothing of that.
+    pub fn takes_writes(&self) -> bool {
+        let tried = self.create_small(b"?", false).and_then(|probe| self.unlink_draft(&probe));
+        !tried.is_err_and(|e| self.has_corner() && e.kind() == Io::ReadOnlyFilesystem)
+    }
+
     /// Makes an unfinished file that holds just these few bytes; with `durable`, they are on the device.
     pub fn create_small(&self, bytes: &[u8], durable: bool) -> io::Result<Draft> {
         let draft = self.draft()?;

@@ -215,6 +215,11 @@ impl Home {
         corner.clone().ok_or_else(|| Io::ReadOnlyFilesystem.into())
     }
 
+    /// Whether this process ever could write here.
+    pub fn has_corner(&self) -> bool {
+        self.corner.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Makes `.kvtier` again if somebody deleted it, or what we need in it; and for the first time if it could only be read until now.
     /// Answers whether it had to.
     pub fn restore(&self) -> io::Result<bool> {

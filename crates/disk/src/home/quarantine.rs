@@ -82,12 +82,12 @@ pub struct Cleared {
 }
 
 /// Deletes what has been there for too long, and the longest of what is too much. What cannot be deleted stays, and the next goes for it.
-pub fn trim(own: &Path, bytes_max: u64) -> io::Result<Cleared> {
+pub fn trim(own: &Path, bytes_max: u64, now: SystemTime) -> io::Result<Cleared> {
     let all = list(own)?;
     let (mut files, mut bytes) = (all.len(), all.iter().map(|kept| kept.bytes).sum::<u64>());
     let mut cleared = Cleared::default();
     for kept in all {
-        let old = kept.since.elapsed().is_ok_and(|age| age > AGE_MAX);
+        let old = now.duration_since(kept.since).is_ok_and(|age| age > AGE_MAX);
         if (old || files > FILES_MAX || bytes > bytes_max) && cleared.remove(&kept) {
             (files, bytes) = (files - 1, bytes - kept.bytes);
         }
@@ -152,8 +152,13 @@ mod tests {
             [60, 0, 40]
         );
         assert_eq!(put(own.path(), "a", 1, 200), 0, "one of a name, which is counted");
-        assert_eq!(trim(own.path(), 100).unwrap().bytes, 0);
-        assert!(trim(own.path(), 99).unwrap().bytes > 0);
+        let now = SystemTime::now();
+        assert_eq!(trim(own.path(), 100, now).unwrap().bytes, 0);
+        assert_eq!(trim(own.path(), 100, now + AGE_MAX / 2).unwrap().bytes, 0);
+        assert!(trim(own.path(), 99, now).unwrap().bytes > 0);
+        assert!(trim(own.path(), 100, now + 2 * AGE_MAX).unwrap().bytes > 0, "what is left is old by then");
+        assert!(list(own.path()).unwrap().is_empty());
+        assert_eq!([put(own.path(), "a", 60, 100), put(own.path(), "c", 40, 100)], [60, 40]);
         assert_eq!(make_room(own.path(), 1 << 20).unwrap().bytes % 20, 0);
         assert!(list(own.path()).unwrap().is_empty());
         let kept = (0..FILES_MAX + 3).map(|n| put(own.path(), &n.to_string(), 1, 1 << 20)).sum::<u64>();
@@ -165,7 +170,8 @@ mod tests {
         let own = tempfile::tempdir().unwrap();
         let aside = own.path().join("quarantine");
         // None may be kept; more is wanted than there is.
-        let ways: [(fn(&Path, u64) -> io::Result<Cleared>, u64); 2] = [(trim, 0), (make_room, u64::MAX)];
+        let trim_now: fn(&Path, u64) -> io::Result<Cleared> = |own, max| trim(own, max, SystemTime::now());
+        let ways = [(trim_now, 0), (make_room, u64::MAX)];
         for (clear, bytes) in ways {
             fs::create_dir_all(aside.join("a directory/not empty")).unwrap();
             fs::write(aside.join("file"), [0; 40]).unwrap();

@@ -83,7 +83,7 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
     let dirty_bytes_max = rules::size(value, "dirty_max", name)?;
     let computed_bytes_per_s = rules::size(value, "computed_per_s", name)?.map(|bytes| bytes as f64);
     let prices = rules::prices(value, name)?;
-    let config = Config { tiers, rules, name: title, dirty_bytes_max, computed_bytes_per_s, prices };
+    let config = Config { tiers, rules, name: title, dirty_bytes_max, computed_bytes_per_s, prices, lists: Vec::new() };
     rules::check(&config, name).map(|()| config)
 }
 

@@ -62,7 +62,11 @@ pub struct Read {
 impl Read {
     /// Itself, if its tiers can be a stack; `place` says where they are written.
     fn checked(self, place: &str) -> Result<Self, Error> {
-        self.config.check().map_err(|e| Error::new(e.kind(), format!("{place}: {e}")))?;
+        let named = |e: Error| match e.to_string() {
+            what if what.starts_with(place) => Error::new(e.kind(), what),
+            what => Error::new(e.kind(), format!("{place}: {what}")),
+        };
+        self.config.check().map_err(named)?;
         Ok(self)
     }
 }
@@ -135,7 +139,8 @@ impl Reading {
     fn adapted(&self, adapters: Vec<Adapter>) -> Result<Read, Error> {
         let (mut config, mut settings, mut notes) = (Config::new(), Vec::new(), Vec::new());
         for adapter in &adapters {
-            config.append(adapter.config()?);
+            let own = adapter.config()?;
+            config.append(if own.lists.is_empty() { own.at(adapter.place()) } else { own });
             let given =
                 adapter.fields().iter().map(|field| (field.key.name.to_owned(), field.value.clone(), field.given));
             let object =

@@ -35,6 +35,19 @@ pub struct Config {
     pub computed_bytes_per_s: Option<f64>,
     /// What tiers that count requests are charged.
     pub prices: Prices,
+    /// The lists that the tiers come from, in their order; without any, all are one list.
+    pub(super) lists: Vec<TierList>,
+}
+
+/// Tiers that were written as one list, and so in the order of their speed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TierList {
+    /// The index of its first tier among all.
+    pub(super) start: usize,
+    /// Where it is written, for errors; empty for the file that is read.
+    pub(super) place: String,
+    /// Whether the tiers have indices there.
+    pub(super) is_indexed: bool,
 }
 
 /// One tier of a configuration.
@@ -104,10 +117,28 @@ impl Config {
         self
     }
 
-    /// Adds all of another configuration below what is there. Where both say how the stack is to be, this one counts.
+    /// The same, written at this place by settings of its own, not as a list.
+    pub(super) fn at(mut self, place: &str) -> Self {
+        self.lists = vec![TierList { start: 0, place: place.to_owned(), is_indexed: false }];
+        self
+    }
+
+    /// The same, written as a list of tiers at this place.
+    pub(super) fn listed_at(mut self, place: &str) -> Self {
+        self.lists = vec![TierList { start: 0, place: place.to_owned(), is_indexed: true }];
+        self
+    }
+
+    /// Adds all of another configuration below what is there, as a list of its own. Where both say how the stack is to be, this one counts.
     pub(super) fn append(&mut self, below: Config) {
         self.rules.resize(self.tiers.len(), Rule::new());
         self.rules.extend(below.rules);
+        if self.lists.is_empty() {
+            self.lists.push(TierList::default());
+        }
+        let first = self.tiers.len();
+        let lists = if below.lists.is_empty() { vec![TierList::default()] } else { below.lists };
+        self.lists.extend(lists.into_iter().map(|list| TierList { start: first + list.start, ..list }));
         self.tiers.extend(below.tiers);
         self.name = self.name.take().or(below.name);
         self.dirty_bytes_max = self.dirty_bytes_max.or(below.dirty_bytes_max);

@@ -4,20 +4,38 @@ use std::path::PathBuf;
 
 use kvtier_core::{Error, ErrorKind};
 
+use super::tiers::TierList;
 use super::{Config, TierSpec};
 
 /// What a tier keeps its chunks on, to find two that share it.
-#[derive(PartialEq, Eq)]
 // A build without some of the tiers has none of their media.
 #[cfg_attr(not(all(feature = "file", feature = "s3")), allow(dead_code))]
 enum Medium {
     Directory(PathBuf),
-    Bucket(String),
+    #[cfg(feature = "s3")]
+    Bucket {
+        endpoint: kvtier_s3::Endpoint,
+        prefix: String,
+    },
+}
+
+impl Medium {
+    fn is_same(&self, other: &Medium) -> bool {
+        match (self, other) {
+            (Medium::Directory(one), Medium::Directory(other)) => one == other,
+            #[cfg(feature = "s3")]
+            (Medium::Bucket { endpoint, prefix }, Medium::Bucket { endpoint: other, prefix: other_prefix }) => {
+                endpoint.is_same_bucket(other) && prefix == other_prefix
+            }
+            #[cfg(feature = "s3")]
+            _ => false,
+        }
+    }
 }
 
 impl Config {
-    /// Checks the tiers together: memory must be above files and buckets, and no two tiers may share a directory, or a bucket and prefix.
-    /// Opening checks the same.
+    /// Checks the tiers together: memory must be above files and buckets of the same list, and no two tiers may share a directory, or a bucket
+    /// and prefix. Tiers of several plugins or adapters are several lists, since LMCache uses each by itself. Opening checks the same.
     ///
     /// # Errors
     /// `Invalid`, naming the two tiers and a remedy.
@@ -25,8 +43,9 @@ impl Config {
         let is_memory = |tier: &TierSpec| matches!(tier, TierSpec::Host { .. });
         for (at, tier) in self.tiers.iter().enumerate() {
             let above = &self.tiers[..at];
+            let start = self.list(at).map_or(0, |list| list.start);
             if is_memory(tier)
-                && let Some(slower) = above.iter().position(|tier| !is_memory(tier))
+                && let Some(slower) = (start..at).find(|above| !is_memory(&self.tiers[*above]))
             {
                 let what = format!(
                     "{} is memory below {}, which is slower: the first tier is the fastest; write the memory first",
@@ -36,11 +55,15 @@ impl Config {
                 return Err(Error::new(ErrorKind::Invalid, what));
             }
             let medium = medium(tier);
-            let shared = above.iter().position(|other| medium.is_some() && self::medium(other) == medium);
-            if let (Some(other), Some(medium)) = (shared, medium) {
+            let Some(medium) = medium else { continue };
+            let shared = above.iter().position(|other| self::medium(other).is_some_and(|other| other.is_same(&medium)));
+            if let Some(other) = shared {
                 let what = match medium {
                     Medium::Directory(path) => format!("the directory {}; give each its own", path.display()),
-                    Medium::Bucket(name) => format!("the bucket {name}; give each its own prefix"),
+                    #[cfg(feature = "s3")]
+                    Medium::Bucket { endpoint, prefix } => {
+                        format!("the bucket {endpoint}/{prefix}; give each its own prefix")
+                    }
                 };
                 let what = format!("{} and {} are two tiers over {what}", self.title(other), self.title(at));
                 return Err(Error::new(ErrorKind::Invalid, what));
@@ -49,9 +72,19 @@ impl Config {
         Ok(())
     }
 
+    /// The list that a tier is of.
+    fn list(&self, at: usize) -> Option<&TierList> {
+        self.lists.iter().rev().find(|list| list.start <= at)
+    }
+
+    /// A tier for errors: where it is written, and its kind.
     fn title(&self, at: usize) -> String {
-        let kind = self.tiers[at].facts().first().map(|(_, kind)| kind.clone());
-        format!("tiers[{at}] ({})", kind.unwrap_or_default())
+        let kind = self.tiers[at].facts().first().map(|(_, kind)| kind.clone()).unwrap_or_default();
+        match self.list(at) {
+            Some(list) if list.is_indexed => format!("{}: tiers[{}] ({kind})", list.place, at - list.start),
+            Some(list) if !list.place.is_empty() => format!("{} ({kind})", list.place),
+            list => format!("tiers[{}] ({kind})", at - list.map_or(0, |list| list.start)),
+        }
     }
 }
 
@@ -65,8 +98,8 @@ fn medium(tier: &TierSpec) -> Option<Medium> {
         // A bucket that does not resolve is an error of its own.
         #[cfg(feature = "s3")]
         TierSpec::S3(spec) => {
-            let bucket = spec.resolve().ok()?;
-            Some(Medium::Bucket(format!("{bucket}/{}", spec.prefix.trim_matches('/'))))
+            let endpoint = spec.resolve().ok()?;
+            Some(Medium::Bucket { endpoint, prefix: spec.prefix.trim_matches('/').to_owned() })
         }
     }
 }

@@ -149,14 +149,25 @@ pub(crate) fn is_secret(name: &str) -> bool {
     SECRETS.iter().any(|part| name.contains(part)) && !COUNTS.contains(&name.as_str())
 }
 
-/// A URL without the password of its user.
+/// A URL, or `user:password@host` without a scheme, without the user and the password. Passwords may hold `/`, `?`, `#` and `@`, so that all
+/// before the last `@` is hidden where a `:` stands in it; else only what stands before the host.
 pub(crate) fn mask_url(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
-    let host_ends = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    match rest[..host_ends].rfind('@') {
-        Some(at) => format!("{scheme}://***{}", &rest[at..]),
-        None => text.to_owned(),
-    }
+    let (scheme, rest) = match text.find("://") {
+        // In `user:password@https://host` the password stands before the scheme.
+        Some(at) if !text[..at].contains(':') => text.split_at(at + "://".len()),
+        _ => ("", text),
+    };
+    let user_ends = rest.rfind('@').filter(|at| rest[..*at].contains(':')).or_else(|| {
+        let host_ends = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        rest[..host_ends].rfind('@').filter(|_| !scheme.is_empty())
+    });
+    user_ends.map_or_else(|| text.to_owned(), |at| format!("{scheme}***{}", &rest[at..]))
+}
+
+/// A text that can only be an address, for messages: all before the last `@` is hidden.
+#[cfg(feature = "s3")]
+pub(crate) fn mask_address(text: &str) -> String {
+    text.rfind('@').map_or_else(|| text.to_owned(), |at| format!("***{}", &text[at..]))
 }
 
 impl From<Json> for Value {
@@ -209,6 +220,16 @@ mod tests {
             );
         }
         assert_eq!(mask_url("s3://bucket/a@b"), "s3://bucket/a@b");
+        for (text, masked) in [
+            ("AKID:SECRET@minio:9000/b", "***@minio:9000/b"),
+            ("https://AKID:ab/cd@host/b", "https://***@host/b"),
+            ("https://AKID:a@b?c#d@host/b", "https://***@host/b"),
+            ("AKID:SECRET@https://host/b", "***@https://host/b"),
+            ("https://token@host/a@b", "https://***@host/a@b"),
+            ("name@domain", "name@domain"),
+        ] {
+            assert_eq!(mask_url(text), masked);
+        }
         for hidden in ["AWS_SESSION_TOKEN", "api_key", "ssl_passphrase", "tls.private_key", "authorization"] {
             assert!(is_secret(hidden), "{hidden}");
         }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use kvtier_core::{Bitmap, Ctx, Error, ErrorKind, Hold, Key, LookedUp, Mode, Presence, Removed};
+use kvtier_core::{Bitmap, Ctx, Digest, Error, ErrorKind, Hold, Key, LookedUp, Mode, Presence, Removed};
 
 use super::flights::Flight;
 use super::holds::{HOLDS_MAX, Parts};
@@ -44,7 +44,8 @@ impl Inner {
                 }
             }
         }
-        let hold = self.keep(held, hold)?;
+        let hits = || keys.iter().zip(&found).filter(|(_, found)| found.is_hit()).map(|(key, _)| *key.digest());
+        let hold = self.keep(held, hold, || hits().collect())?;
         match failed {
             Some(e) if !answered => return Err(e),
             Some(_) => found.iter_mut().filter(|p| **p == Presence::Miss).for_each(|p| *p = Presence::Unknown),
@@ -53,12 +54,17 @@ impl Inner {
         Ok(LookedUp::new(found, hold).with_tiers(tiers))
     }
 
-    fn keep(&self, held: Parts, hold: Hold) -> Result<Option<kvtier_core::HoldId>, Error> {
+    fn keep(
+        &self,
+        held: Parts,
+        hold: Hold,
+        keys: impl FnOnce() -> Vec<Digest>,
+    ) -> Result<Option<kvtier_core::HoldId>, Error> {
         let Hold::For(ttl) = hold else { return Ok(None) };
         if held.is_empty() {
             return Ok(None);
         }
-        self.holds.keep(held, ttl).map(Some).map_err(|held| {
+        self.holds.keep(held, keys(), ttl).map(Some).map_err(|held| {
             self.release(held);
             Error::new(ErrorKind::Throttled, format!("{HOLDS_MAX} holds are out; release some"))
         })

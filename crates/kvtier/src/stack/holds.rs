@@ -1,13 +1,17 @@
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Clock, HoldId};
+use kvtier_core::{Clock, Digest, HoldId};
 
 use crate::sync::{Mutex, MutexGuard};
 
 /// The most holds of a stack at one time.
 pub const HOLDS_MAX: usize = 65_536;
+
+/// Fewer holds are not looked through for expired ones.
+const PURGE_MIN: usize = 64;
 
 /// Holds of single tiers: which tier, and its hold.
 pub type Parts = Vec<(usize, HoldId)>;
@@ -23,7 +27,46 @@ pub struct Holds {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    all: HashMap<u64, (Instant, Parts)>,
+    /// With so many holds, those whose time is up are forgotten. Those of callers that never release them do not pile up.
+    purge_at: usize,
+    all: HashMap<u64, Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    until: Instant,
+    parts: Parts,
+    /// The chunks that it holds, until some are released.
+    keys: Vec<Digest>,
+    /// From then on: how often each is held still.
+    left: HashMap<Digest, usize>,
+}
+
+impl Kept {
+    /// Takes these from its chunks, one time each; whether any is left.
+    fn give_back(&mut self, keys: &[Digest]) -> bool {
+        for key in self.keys.drain(..) {
+            *self.left.entry(key).or_default() += 1;
+        }
+        for key in keys {
+            if let Entry::Occupied(mut times) = self.left.entry(*key) {
+                *times.get_mut() -= 1;
+                if *times.get() == 0 {
+                    times.remove();
+                }
+            }
+        }
+        !self.left.is_empty()
+    }
+}
+
+/// What a hold of the stack stands for after some of its keys were released.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Others are held: these parts go on, without the released keys.
+    Some(Parts),
+    /// It has ended, and so have these.
+    Nothing(Parts),
 }
 
 impl Holds {
@@ -36,11 +79,12 @@ impl Holds {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A hold that stands for these until `ttl` has passed; hands them back when there are too many.
-    pub fn keep(&self, parts: Parts, ttl: Duration) -> Result<HoldId, Parts> {
+    /// A hold on these chunks that stands for these parts until `ttl` has passed; hands them back when there are too many.
+    pub fn keep(&self, parts: Parts, keys: Vec<Digest>, ttl: Duration) -> Result<HoldId, Parts> {
         let (mut state, now) = (self.lock(), self.clock.now());
-        if state.all.len() >= HOLDS_MAX {
-            state.all.retain(|_, (until, _)| *until > now);
+        if state.all.len() >= state.purge_at.clamp(PURGE_MIN, HOLDS_MAX) {
+            state.all.retain(|_, kept| kept.until > now);
+            state.purge_at = 2 * state.all.len();
         }
         if state.all.len() >= HOLDS_MAX {
             return Err(parts);
@@ -49,18 +93,23 @@ impl Holds {
         let id = state.next;
         // A hold without end in sight is kept for a century.
         let until = now.checked_add(ttl).unwrap_or(now + Duration::from_secs(3_000_000_000));
-        state.all.insert(id, (until, parts));
+        state.all.insert(id, Kept { until, parts, keys, left: HashMap::new() });
         Ok(HoldId(id))
     }
 
     /// Forgets a hold; what it stood for, nothing if it is unknown.
     pub fn take(&self, id: HoldId) -> Parts {
-        self.lock().all.remove(&id.0).map(|(_, parts)| parts).unwrap_or_default()
+        self.lock().all.remove(&id.0).map(|kept| kept.parts).unwrap_or_default()
     }
 
-    /// What a hold stands for, nothing if it is unknown.
-    pub fn parts(&self, id: HoldId) -> Parts {
-        self.lock().all.get(&id.0).map(|(_, parts)| parts.clone()).unwrap_or_default()
+    /// Takes keys from a hold, which is forgotten with its last one.
+    pub fn give_back(&self, id: HoldId, keys: &[Digest]) -> Rest {
+        let mut state = self.lock();
+        let left = state.all.get_mut(&id.0).and_then(|kept| kept.give_back(keys).then(|| kept.parts.clone()));
+        match left {
+            Some(parts) => Rest::Some(parts),
+            None => Rest::Nothing(state.all.remove(&id.0).map(|kept| kept.parts).unwrap_or_default()),
+        }
     }
 }
 
@@ -74,16 +123,29 @@ mod tests {
     fn a_hold_is_taken_once_and_expired_ones_make_room() {
         let time = ManualClock::new();
         let holds = Holds::new(time.clock());
-        let id = holds.keep(vec![(0, HoldId(7))], Duration::MAX).unwrap();
-        assert_eq!(holds.parts(id), [(0, HoldId(7))]);
+        let keep = |parts, ttl| holds.keep(parts, vec![Digest([1; 32])], ttl);
+        let id = keep(vec![(0, HoldId(7))], Duration::MAX).unwrap();
         assert_eq!(holds.take(id), [(0, HoldId(7))]);
-        assert!(holds.parts(id).is_empty() && holds.take(id).is_empty());
+        assert!(holds.take(id).is_empty());
         let minute = Duration::from_secs(60);
-        (0..HOLDS_MAX).for_each(|_| assert!(holds.keep(vec![], minute).is_ok()));
-        assert!(holds.keep(vec![(3, HoldId(3))], minute).is_err(), "all of them still hold");
+        (0..HOLDS_MAX).for_each(|_| assert!(keep(vec![], minute).is_ok()));
+        assert!(keep(vec![(3, HoldId(3))], minute).is_err(), "all of them still hold");
         time.advance(minute);
-        assert!(holds.keep(vec![(1, HoldId(1))], Duration::from_secs(60)).is_ok());
-        (1..HOLDS_MAX).for_each(|_| assert!(holds.keep(vec![], Duration::from_secs(60)).is_ok()));
-        assert_eq!(holds.keep(vec![(1, HoldId(2))], Duration::ZERO).unwrap_err(), [(1, HoldId(2))]);
+        assert!(keep(vec![(1, HoldId(1))], Duration::from_secs(60)).is_ok());
+        (1..HOLDS_MAX).for_each(|_| assert!(keep(vec![], Duration::from_secs(60)).is_ok()));
+        assert_eq!(keep(vec![(1, HoldId(2))], Duration::ZERO).unwrap_err(), [(1, HoldId(2))]);
+    }
+
+    #[test]
+    fn with_its_last_key_a_hold_is_forgotten() {
+        let holds = Holds::default();
+        let [a, b, c] = [1, 2, 3].map(|n| Digest([n; 32]));
+        let parts = || vec![(0, HoldId(7)), (1, HoldId(8))];
+        let id = holds.keep(parts(), vec![a, b, a], Duration::MAX).unwrap();
+        assert_eq!(holds.give_back(id, &[a, c]), Rest::Some(parts()));
+        assert_eq!(holds.give_back(id, &[b, b, c]), Rest::Some(parts()), "it was named twice");
+        assert_eq!(holds.give_back(id, &[a]), Rest::Nothing(parts()));
+        assert_eq!(holds.give_back(id, &[a]), Rest::Nothing(vec![]));
+        assert!(holds.lock().all.is_empty() && holds.take(id).is_empty());
     }
 }

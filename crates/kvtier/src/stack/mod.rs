@@ -32,7 +32,7 @@ pub use config::StackConfig;
 use dirty::Dirty;
 use exec::{Exec, Spawner};
 use flights::Flights;
-use holds::Holds;
+use holds::{Holds, Rest};
 use pace::Pace;
 pub use plan::{Admit, Rule, Write};
 use save::Spiller;
@@ -290,8 +290,9 @@ impl Tier for Stack {
 
     /// In each tier that holds some of them.
     fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
-        for (tier, part) in self.inner.holds.parts(hold) {
-            self.inner.tiers[tier].release_keys(part, keys);
+        match self.inner.holds.give_back(hold, keys) {
+            Rest::Some(parts) => parts.into_iter().for_each(|(tier, id)| self.inner.tiers[tier].release_keys(id, keys)),
+            Rest::Nothing(parts) => self.inner.release(parts),
         }
     }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use kvtier::core::{
-    Batch, Caps, Clock, Cursor, Error, KeyPage, Listener, LookedUp, Removed, Status, Timekeeper, Usage, ticket,
+    Batch, Caps, Clock, Cursor, Error, KeyPage, Listener, LookedUp, ManualClock, Removed, Status, Timekeeper, Usage,
+    ticket,
 };
 use kvtier::prelude::*;
 
@@ -93,6 +94,13 @@ pub type Batched = (Ctx, Vec<Key>);
 /// How many of them are kept.
 const BATCHES_MAX: usize = 1000;
 
+/// How long loads take.
+#[derive(Clone, Debug)]
+struct Delay {
+    time: ManualClock,
+    by: Duration,
+}
+
 /// A host tier whose loads and saves wait at gates, and which can be slow or broken. It keeps deadlines of loads. It stands for a medium that is
 /// no memory: it shows no bytes where they lie, and hands nothing on.
 #[derive(Debug)]
@@ -105,7 +113,7 @@ pub struct Probe {
     saves: Switch,
     answers: Switch,
     batches: Mutex<Vec<Batched>>,
-    delay_ms: Arc<AtomicU64>,
+    delay: Arc<Mutex<Option<Delay>>>,
     clock: Timekeeper,
 }
 
@@ -117,11 +125,10 @@ impl Probe {
     /// The same on this clock.
     pub fn over_on(clock: Clock, below: Arc<HostTier>) -> Arc<Self> {
         let switch = || Arc::new((Mutex::new(true), Condvar::new()));
-        let (loads, broken, late, delay_ms) =
-            (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false), Arc::default());
+        let (loads, broken, late, delay) = Default::default();
         let clock = Timekeeper::start_on(clock, "probe").unwrap();
         let (gate, saves, answers, batches) = (switch(), switch(), switch(), Mutex::default());
-        Arc::new(Probe { below, loads, broken, late, gate, saves, answers, batches, delay_ms, clock })
+        Arc::new(Probe { below, loads, broken, late, gate, saves, answers, batches, delay, clock })
     }
 
     /// From now on everything answers `Io`.
@@ -159,9 +166,9 @@ impl Probe {
         self.batches.lock().unwrap().clone()
     }
 
-    /// Makes every batch of loads take this long.
-    pub fn delay_loads(&self, by: Duration) {
-        self.delay_ms.store(by.as_millis() as u64, Ordering::SeqCst);
+    /// Makes every batch of loads take this long, on the clock of the test.
+    pub fn delay_loads(&self, time: &ManualClock, by: Duration) {
+        *self.delay.lock().unwrap() = Some(Delay { time: time.clone(), by });
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -196,11 +203,14 @@ impl Tier for Probe {
         let keys = ops.iter().map(|op| op.key.clone()).collect();
         let (batch, slots, ticket) = Batch::<Load, Loaded>::new_on(self.clock.clock(), ctx.deadline, keys);
         self.clock.at(ctx.deadline, &batch.expiry());
-        let (below, gate, delay) = (Arc::clone(&self.below), Arc::clone(&self.gate), Arc::clone(&self.delay_ms));
+        let (below, gate, delay) =
+            (Arc::clone(&self.below), Arc::clone(&self.gate), self.delay.lock().unwrap().clone());
         let (ctx, answers) = (ctx.clone(), Arc::clone(&self.answers));
         std::thread::spawn(move || {
             wait_for(&gate);
-            std::thread::sleep(Duration::from_millis(delay.load(Ordering::SeqCst)));
+            if let Some(Delay { time, by }) = delay {
+                time.advance(by);
+            }
             let done = below.load(&ctx, ops).wait();
             wait_for(&answers);
             for (slot, done) in slots.into_iter().zip(done) {

@@ -14,10 +14,11 @@ from typing import Any, Optional
 
 from . import _log, _native, _outer, _told, errors
 from ._native import __version__
+from ._shapes import Shape
 from .keys import EngineKey, Key
 from .store import Status, Store, TierStatus, Usage
 
-__all__ = ["Connector", "EngineKey", "Key", "Status", "Store", "TierStatus", "Usage", "__version__", "errors"]
+__all__ = ["Connector", "EngineKey", "Key", "Shape", "Status", "Store", "TierStatus", "Usage", "__version__", "errors"]
 
 
 class Connector(_native.Connector):

@@ -1,7 +1,9 @@
 """Batches that an event loop waits for."""
 
 import asyncio
+import contextlib
 import weakref
+from collections.abc import Sequence
 from typing import Optional
 
 from . import _native
@@ -38,6 +40,20 @@ class Asking:
                     continue
             raise
 
+    async def all_home(self, batches: Sequence[int]) -> list[Ended]:
+        """The same for several batches, at least one. Not by tasks: one that is cancelled before it starts would not wait."""
+        if len(batches) == 1:
+            return [await self.home(batches[0])]
+        waiting, cancelled = [self.future(batch) for batch in batches], None
+        while not all(one.done() for one in waiting):
+            try:
+                await asyncio.wait(waiting)
+            except asyncio.CancelledError as e:
+                cancelled = e
+        if cancelled is not None:
+            raise cancelled
+        return [one.result() for one in waiting]
+
     def stop(self) -> None:
         """Listens no more. Only for closed tiers, where all that waits has ended."""
         self._arrived()
@@ -47,6 +63,20 @@ class Asking:
         for waiting in self._waiting.values():
             waiting.cancel()
         self._waiting.clear()
+
+    def stop_soon(self) -> None:
+        """The same from any thread: on the loop's own at once, from others as soon as the loop runs it. Never waits."""
+        loop = self._loop()
+        try:
+            is_own = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            is_own = False
+        if is_own:
+            self.stop()
+        elif loop is not None:
+            # A loop that was closed runs nothing any more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self.stop)
 
     def _arrived(self) -> None:
         for batch, fault, answers in self.queue.drain():

@@ -1,6 +1,6 @@
 """The names of chunks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Union
 
 from . import errors
@@ -15,14 +15,14 @@ _GROUP_MAX = 2**32 - 1
 class Key:
     """Names a chunk: whose model, which rank and object group of it, and the hash of all tokens up to the chunk's end.
 
-    Two salts never see each other's chunks.
+    Two salts never see each other's chunks. A salt may be a secret: ``repr`` leaves it out, ``str`` spells it.
     """
 
     model: str
     hash: bytes
     rank: int = 0
     group: int = 0
-    salt: str = ""
+    salt: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         _check_text("Key.model", self.model)
@@ -96,15 +96,25 @@ def parse(name: str, is_engine: bool) -> AnyKey:
     return EngineKey(model, int(digest, 16), dtype, int(world_size), int(worker_id), pairs)
 
 
-def _check_text(field: str, value: object) -> None:
+def listed(name: str, is_engine: bool) -> AnyKey:
+    """The key of a text that was read from a medium, where anybody may have put it: one that no key spells stays a text."""
+    try:
+        key = parse(name, is_engine)
+    except ValueError:
+        return name
+    return key if str(key) == name else name
+
+
+def _check_text(name: str, value: object) -> None:
+    """The message has no value: a salt may be a secret, and a text in the place of a model may hold one."""
     if not isinstance(value, str):
-        raise TypeError(f"{field} is a text, not {type(value).__name__}")
+        raise TypeError(f"{name} is a text, not {type(value).__name__}")
     if _SEPARATOR in value:
-        raise ValueError(f"{field} = {value!r} contains {_SEPARATOR!r}, which parts the fields of a key")
+        raise ValueError(f"{name} contains {_SEPARATOR!r}, which parts the fields of a key: leave it out")
 
 
-def _check_int(field: str, value: object, least: int = -(2**63), most: int = 2**4096) -> None:
+def _check_int(name: str, value: object, least: int = -(2**63), most: int = 2**4096) -> None:
     if not isinstance(value, int):
-        raise TypeError(f"{field} is a whole number, not {type(value).__name__}")
+        raise TypeError(f"{name} is a whole number, not {type(value).__name__}")
     if not least <= value <= most:
-        raise ValueError(f"{field} = {value} is out of range: {least} to {most}")
+        raise ValueError(f"{name} = {value} is out of range: {least} to {most}")

@@ -5,10 +5,11 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from . import _cuda, _native, errors, keys as _keys
 from ._asking import Asking, Ended
+from ._shapes import Group, Shape, by_shape
 from .keys import AnyKey, EngineKey, Key
 
 
@@ -54,6 +55,18 @@ Flags = list[bool]
 Names = list[str]
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """Chunks of one shape, with their names and their memory."""
+
+    group: Group
+    names: Names
+    memory: list[Any]
+
+
+Batches = list[_Batch]
+
+
 class Store:
     """Tiers that are open, the fastest first, as one.
 
@@ -67,6 +80,12 @@ class Store:
 
     ``tiers`` is a list of specs; ``config`` is the path of a file: ours, LMCache's YAML, or objects as ``--l2-adapter`` takes them. Where its tiers
     have the layout of LMCache's in-process mode, as those of ``remote_url`` and ``gds_path``, keys are ``EngineKey``, else ``Key``; or the text of either.
+
+    Files of ``gds_path`` state the shape of their tensor. It is that of ``kvtier.gds_shape`` in the file, or the ``shape`` of a save, such as
+    ``"2x32x256x1024"`` or a ``Shape``; without both it is that of the buffer, where that is an array or tensor of four axes (keys and values or
+    latents, layers, tokens, elements), else that of files that are there. Where none says it, chunks are saved as bytes (``BINARY``), which
+    stores load as they are, and LMCache refuses.
+
     At ``metrics``, an address such as ``127.0.0.1:9464``, Prometheus finds the tiers' numbers until the store is closed; port 0 is any that is free.
     """
 
@@ -83,9 +102,11 @@ class Store:
         self._is_engine = self._tiers.takes_engine_keys
         self._asking: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Asking]" = weakref.WeakKeyDictionary()
 
-    def save(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> Flags:
-        """Saves each buffer under its key. Answers what was written, ``False`` being what was there already."""
-        return _written(self._tiers.save(self._names(keys), _bytes(buffers)))
+    def save(self, keys: Sequence[AnyKey], buffers: Sequence[Any], *, shape: Union[Shape, str, None] = None) -> Flags:
+        """Saves each buffer under its key. Answers what was written, ``False`` being what was there already. ``shape`` is the tensor that each
+        buffer is, for layouts that keep it."""
+        batches = self._batches(keys, buffers, shape)
+        return _merged(batches, [self._tiers.save(batch.names, batch.memory, batch.group.shape) for batch in batches])
 
     def load(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> Found:
         """Loads each chunk into its buffer, which may be longer. Answers the chunk's length in bytes, or ``None`` for a miss. A buffer that is
@@ -100,10 +121,13 @@ class Store:
         """Removes chunks. ``False`` is one that somebody holds."""
         return [answer is not None for answer in _found(self._tiers.remove(self._names(keys)))]
 
-    async def asave(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> Flags:
+    async def asave(
+        self, keys: Sequence[AnyKey], buffers: Sequence[Any], *, shape: Union[Shape, str, None] = None
+    ) -> Flags:
         """As ``save``."""
-        ask = self._ask()
-        return _written(await ask.home(ask.queue.save(self._names(keys), _bytes(buffers))))
+        ask, batches = self._ask(), self._batches(keys, buffers, shape)
+        submitted = [ask.queue.save(batch.names, batch.memory, batch.group.shape) for batch in batches]
+        return _merged(batches, await ask.all_home(submitted))
 
     async def aload(self, keys: Sequence[AnyKey], buffers: Sequence[Any], *, prefetch: bool = False) -> Found:
         """As ``load``; with ``prefetch``, after those for whom somebody waits now."""
@@ -138,7 +162,8 @@ class Store:
 
     def list(self, *, model: Optional[str] = None) -> Iterator[tuple[AnyKey, int]]:
         """The chunks that the slowest tier has, which all saves reach, whoever saved them: each key and its length in bytes, in no order. Read
-        page by page; what goes meanwhile may be missing. In the layout ``kvtier`` salts are kept as digests only, and chunks with one left out."""
+        page by page; what goes meanwhile may be missing. In the layout ``kvtier`` salts are kept as digests only, and chunks with one left out.
+        A name on the medium that no key spells is its text."""
         try:
             listing = self._tiers.listing()
         except NotImplementedError as e:
@@ -162,8 +187,18 @@ class Store:
 
     def _names(self, keys: Sequence[AnyKey]) -> Names:
         if isinstance(keys, (str, bytes, Key, EngineKey)):
-            raise TypeError(f"keys are a list, not one key: write [{keys!r}]")
+            raise TypeError(f"keys are a list, not one {type(keys).__name__}: write [key]")
         return [_keys.text(key, self._is_engine) for key in keys]
+
+    def _batches(self, keys: Sequence[AnyKey], buffers: Sequence[Any], shape: Union[Shape, str, None]) -> Batches:
+        """One for the chunks of each shape."""
+        names, memory = self._names(keys), _bytes(buffers)
+        if len(names) != len(memory):
+            return [_Batch(Group(None, []), names, memory)]
+        groups = by_shape(buffers, shape, self._tiers.shapes)
+        if len(groups) == 1:
+            return [_Batch(groups[0], names, memory)]
+        return [_Batch(group, [names[at] for at in group.at], [memory[at] for at in group.at]) for group in groups]
 
     def _ask(self) -> Asking:
         loop = asyncio.get_running_loop()
@@ -180,7 +215,7 @@ def _listed(listing: _native.Listing, is_engine: bool, model: Optional[str]) -> 
     while page := listing.page(PAGE):
         for name, length in page:
             if model is None or name.partition("@")[0] == model:
-                yield _keys.parse(name, is_engine), length
+                yield _keys.listed(name, is_engine), length
 
 
 def _bytes(buffers: Sequence[Any]) -> list[Any]:
@@ -202,10 +237,12 @@ def _of_tensor(tensor: Any) -> Any:
     return tensor.detach().view(-1).view(torch.uint8).numpy()
 
 
-def _written(ended: Ended) -> Flags:
-    fault, answers = ended
-    errors.check(fault)
-    return [answer == 1 for answer in answers]
+def _merged(batches: Batches, ends: Sequence[Ended]) -> Flags:
+    """What was written of all batches, in the order of their buffers."""
+    for fault, _ in ends:
+        errors.check(fault)
+    written = {at: answer == 1 for batch, (_, answers) in zip(batches, ends) for at, answer in zip(batch.group.at, answers)}
+    return [written[at] for at in sorted(written)]
 
 
 def _found(ended: Ended) -> Found:

@@ -25,7 +25,9 @@ class Gds(Engine):
         plugin = {f"{PLACE}.module_path": self.module_path, f"{PLACE}.class_name": self.class_name}
         plugin |= {f"{PLACE}.gds_path": self.dir, f"{PLACE}.bytes": "64MiB"}
         plugin |= extra or {}
-        wanted = {"local_cpu": False, "max_local_cpu_size": 0.05, "storage_plugins": ["kvtier"], **settings}
+        wanted = {"local_cpu": False, "max_local_cpu_size": 0.05, "storage_plugins": ["kvtier"]}
+        # On a busy machine a load takes longer than LMCache's 10 s.
+        wanted |= {"blocking_timeout_secs": 600, **settings}
         config = LMCacheEngineConfig.from_defaults(
             chunk_size=CHUNK, extra_config={name: value for name, value in plugin.items() if value is not None}, **wanted
         )

@@ -3,16 +3,18 @@
 import asyncio
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import unittest
+import urllib.request
 from unittest import mock
 
 import torch
 from gds import CHUNK_BYTES, PLACE, Gds, all_of, files, header_of, theirs
-from kvtier.lmcache import _hashes
+from kvtier.lmcache import _hashes, _objects
 from test_remote import CHUNK, HEAD, HEADS, of_tokens
 
 # Where the stand-in for the driver's library is.
@@ -44,8 +46,7 @@ class Plugin(Gds):
         self.assertEqual(heads, {header_of(CHUNK), header_of(5)})
 
     def test_our_own_tiers_serve_as_well(self):
-        tier = {"type": "gds", "path": self.dir, "bytes": 1 << 26, "free_min": 0}
-        extra = {f"{PLACE}.gds_path": None, f"{PLACE}.bytes": None, f"{PLACE}.tiers": [tier]}
+        extra = {f"{PLACE}.gds_path": None, f"{PLACE}.bytes": None, f"{PLACE}.tiers": [self.tier()]}
         tokens = list(range(3 * CHUNK))
         self.engine_now = self.engine(extra)
         self.stored(self.engine_now, tokens, len(tokens))
@@ -182,6 +183,10 @@ class Plugin(Gds):
             ("are there together", {f"{PLACE}.tiers": []}, {}),
             ("host or gpu", {f"{PLACE}.save_from": "disk"}, {}),
             ("hipfile", {}, {"gds_backend": "hipfile"}),
+            (r"kvtier.byte'\].*no such setting.*write 'storage_plugin.kvtier.bytes'", {f"{PLACE}.byte": "1GiB"}, {}),
+            (r"'kvtier.gds_shap'\].*write 'kvtier.gds_shape'", {"kvtier.gds_shap": "2x4x16x64"}, {}),
+            ("bytes'. is the cap of gds_path", {f"{PLACE}.gds_path": None, f"{PLACE}.tiers": [self.tier()]}, {}),
+            ("HOST:PORT", {f"{PLACE}.metrics": "9464"}, {}),
             ("2 of storage_plugins", self.second(), {"storage_plugins": ["kvtier", "other"]}),
         ]:
             with self.subTest(says), self.assertLogs("lmcache.v1.storage_backend", "ERROR") as log:
@@ -189,6 +194,29 @@ class Plugin(Gds):
             self.assertRegex("\n".join(log.output), says)
             self.assertNotIn("kvtier", engine.storage_manager.storage_backends)
             self.stop()
+
+    def tier(self):
+        return {"type": "gds", "path": self.dir, "bytes": 1 << 26, "free_min": 0}
+
+    def test_metrics_are_served_beside_the_tiers(self):
+        with self.assertLogs("kvtier", "INFO") as log:
+            engine = self.engine({f"{PLACE}.metrics": "127.0.0.1:0"})
+        [line] = [line for line in log.output if "metrics at" in line]
+        address = line.rpartition(" ")[2]
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            self.assertIn("kvtier_healthy", answer.read().decode())
+        self.backend(engine).close()
+        with self.assertRaises(OSError):
+            urllib.request.urlopen(address, timeout=60)
+
+    def test_a_port_that_is_taken_costs_the_metrics_and_not_the_tiers(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            with self.assertLogs("kvtier", "ERROR") as log:
+                engine = self.engine({f"{PLACE}.metrics": address})
+        self.assertRegex("\n".join(log.output), f"cannot serve metrics at .*{address}.*without metrics")
+        tokens = list(range(CHUNK))
+        self.stored(engine, tokens, len(tokens))
 
     def second(self):
         return {"storage_plugin.other.module_path": self.module_path, "storage_plugin.other.class_name": self.class_name}
@@ -199,6 +227,30 @@ class Plugin(Gds):
 
         with self.assertRaisesRegex(ValueError, r"starts LMCache's own.*move it to extra_config\['storage_plugin.kvtier.gds_path'\]"):
             _gds_settings.settings(config, "kvtier", "cpu")
+
+
+class Devices(unittest.TestCase):
+    """Which GPU is waited for. The stand-in has no torch streams, so that torch's part is scripted here."""
+
+    def test_the_gpus_of_the_objects_are_waited_for_once_each_and_not_the_threads_own(self):
+        first, second = torch.device("cuda:1"), torch.device("cuda:2")
+        streams = {first: 70, second: 0}
+        objs = [self.obj(at, device) for at, device in ((4096, first), (8192, torch.device("cpu")), (12288, second), (16384, first))]
+        waited = []
+        with (
+            mock.patch.object(_objects._native, "is_on_gpu", lambda address: address != 8192),
+            mock.patch.object(torch.cuda, "is_initialized", lambda: True),
+            mock.patch.object(torch.cuda, "synchronize", lambda device=None: waited.append(device)),
+            mock.patch.object(torch.cuda, "current_stream", lambda device=None: mock.Mock(cuda_stream=streams[device])),
+        ):
+            shown = _objects.memory(objs)
+        self.assertCountEqual(waited, [first, second])
+        self.assertIs(shown[1], objs[1].byte_array)
+        faces = [one.__cuda_array_interface__ for at, one in enumerate(shown) if at != 1]
+        self.assertEqual([(face["data"][0], face["stream"]) for face in faces], [(4096, 70), (12288, 1), (16384, 70)])
+
+    def obj(self, address, device):
+        return mock.Mock(data_ptr=address, raw_tensor=mock.Mock(device=device), tensor=None, **{"get_size.return_value": 64})
 
 
 class Hashes(Gds):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import time
 import unittest
 import urllib.request
@@ -230,6 +231,13 @@ class Plugin(Case):
         fixed, unfixed, registered = self.moved(a)
         self.assertEqual((fixed, registered), (0, 0))
         self.assertGreater(unfixed, 0)
+
+    def test_a_metrics_port_that_is_taken_costs_the_metrics_and_not_the_tiers(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken, self.assertLogs("kvtier", "ERROR") as log:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            a = self.opened({"tiers": [{"type": "host", "bytes": 16 * MIB}], "metrics": address})
+        self.assertRegex("\n".join(log.output), f"cannot serve metrics at .*{address}.*without metrics")
+        self.assertTrue(self.store(a, [key(1)], [self.arena.obj(MIB, 1)]).is_successful())
 
     def test_metrics_are_served_beside_the_tiers_and_the_status_has_them_by_tier(self):
         tiers = [{"type": "host", "bytes": 8 * MIB}, {"type": "file", "path": self.dir, "bytes": 48 * MIB}]

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import pathlib
+import socket
 import time
 import unittest
 import urllib.request
@@ -10,7 +11,7 @@ import uuid
 from types import SimpleNamespace
 
 import torch
-from kvtier.lmcache import remote
+from kvtier.lmcache import _plugin_settings, remote
 from lmcache.v1.cache_engine import LMCacheEngineBuilder
 from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.gpu_connector import GPUConnectorInterface
@@ -232,6 +233,8 @@ class Remote(Engine):
             ("remote_url.*move it to", {}, {"remote_url": f"fs://host:0{self.dir}"}),
             ("url.*missing", {f"{place}.url": None}, {}),
             ("redis", {f"{place}.url": "redis://host:1"}, {}),
+            (r"kvtier.ulr'\].*no such setting.*write 'remote_storage_plugin.kvtier.url'", {f"{place}.ulr": "fs://host:0/x"}, {}),
+            (r"'kvtier.gds_shap'\].*write 'kvtier.gds_shape'", {"kvtier.gds_shap": "2x4x16x64"}, {}),
         ]:
             with self.subTest(says), self.assertLogs("lmcache.v1.storage_backend", "ERROR") as log:
                 engine = self.engine(extra, **settings)
@@ -240,10 +243,31 @@ class Remote(Engine):
             self.stop()
 
     def test_a_password_in_a_url_is_not_said(self):
-        config = SimpleNamespace(extra_config={}, remote_url="redis://me:TOPSECRET@host:1")
-        with self.assertRaisesRegex(ValueError, r"'redis://\*\*\*@host:1'.*move it to"):
-            remote._settings(config, "kvtier", 4096)
+        for url, shown in [
+            ("redis://me:TOPSECRET@host:1", r"'redis://\*\*\*@host:1'"),
+            ("redis://me:TOP/SEC?RE#T@host:1", r"'redis://\*\*\*@host:1'"),
+            ("me:TOPSECRET@host:1", r"'\*\*\*@host:1'"),
+            ("s3://me@TOPSECRET@host/path", r"'s3://\*\*\*@host/path'"),
+            ("s3://bucket/path", "'s3://bucket/path'"),
+        ]:
+            config = SimpleNamespace(extra_config={}, remote_url=url)
+            with self.subTest(url), self.assertRaisesRegex(ValueError, f"{shown}.*move it to") as raised:
+                remote._settings(config, "kvtier", 4096)
+            self.assertNotRegex(str(raised.exception), "TOP|SEC|RE#T")
 
+    def test_settings_of_another_plugin_whose_name_begins_alike_are_its_own(self):
+        place = "remote_storage_plugin.kvtier"
+        config = SimpleNamespace(
+            extra_config={f"{place}.url": "fs://host:0/x", f"{place}.second.url": "fs://host:0/y"},
+            remote_url=None,
+            remote_storage_plugins=["kvtier", "kvtier.second"],
+            blocking_timeout_secs=10,
+            save_unfull_chunk=False,
+        )
+        self.assertEqual(remote._settings(config, "kvtier", 4096)["remote_storage_plugins"], ["kvtier"])
+        config.remote_storage_plugins = ["kvtier"]
+        with self.assertRaisesRegex(ValueError, "kvtier.second.url.*no such setting"):
+            remote._settings(config, "kvtier", 4096)
 
 
 class Metrics(Engine):
@@ -256,8 +280,7 @@ class Metrics(Engine):
 
     def test_every_worker_has_a_port_of_its_own(self):
         def address(text, worker):
-            config = SimpleNamespace(extra_config={"remote_storage_plugin.kvtier.metrics": text})
-            return remote._metrics_address(config, "kvtier", SimpleNamespace(worker_id=worker))
+            return _plugin_settings.metrics_address({"plugin.metrics": text}, "plugin", SimpleNamespace(worker_id=worker))
 
         self.assertEqual(address("127.0.0.1:9464", 0), "127.0.0.1:9464")
         self.assertEqual(address("[::1]:9464", 3), "[::1]:9467")
@@ -265,6 +288,15 @@ class Metrics(Engine):
         self.assertIsNone(address(None, 3))
         with self.assertRaisesRegex(ValueError, "HOST:PORT"):
             address("9464", 0)
+
+    def test_a_port_that_is_taken_costs_the_metrics_and_not_the_tiers(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            with self.assertLogs("kvtier", "ERROR") as log:
+                engine = self.engine({"remote_storage_plugin.kvtier.metrics": address})
+        self.assertRegex("\n".join(log.output), f"cannot serve metrics at .*{address}.*without metrics")
+        tokens = list(range(CHUNK))
+        self.stored(engine, tokens, len(tokens))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Our plugins over a bucket, inside LMCache: beside its own S3 adapter on the same objects, and through faults that its own does not outlive."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import unittest
 
 sys.path.append(os.path.dirname(os.path.dirname(__file__)))
 from bucket import KEYS, Server  # noqa: E402
+from kvtier import errors  # noqa: E402
 from lmcache.v1.config import LMCacheEngineConfig  # noqa: E402
 from lmcache.v1.distributed.l2_adapters.native_connector_l2_adapter import NativeConnectorL2Adapter  # noqa: E402
 from scene import MIB, MODEL, Case, adapter, content, key  # noqa: E402
@@ -177,9 +179,10 @@ class InProcess(Engine):
 
     extra = {"s3_region": "us-east-1", "disable_tls": True, "save_chunk_meta": False, **KEYS}
 
-    def ours(self):
+    def ours(self, extra=None, **settings):
         url = f"s3://localhost:{self.server.port}"
-        return self.engine({**self.extra, "remote_storage_plugin.kvtier.url": url, "bucket": BUCKET})
+        own = {"remote_storage_plugin.kvtier.url": url, "bucket": BUCKET, **(extra or {})}
+        return self.engine({**self.extra, **own}, **settings)
 
     def theirs(self, port, tokens, more):
         """LMCache's own connector reads some tokens and writes others. Its close never ends: a process of its own does without."""
@@ -213,6 +216,53 @@ class InProcess(Engine):
         self.engine_now = self.ours()
         self.assertEqual(self.engine_now.lookup(more), len(more))
         self.whole(more, len(more))
+
+
+    def test_objects_have_no_headers_also_where_the_configuration_does_not_say(self):
+        tokens, unsaid = list(range(3 * CHUNK)), {"save_chunk_meta": None}
+        self.stored(self.ours(unsaid), tokens, len(tokens))
+        self.stop()
+        self.engine_now = self.ours(unsaid)
+        self.whole(tokens, len(tokens))
+        self.stop()
+        self.engine_now = self.ours({"save_chunk_meta": False})
+        self.whole(tokens, len(tokens))
+
+    def test_the_first_chunk_of_another_length_is_refused_also_in_tiers_of_ours(self):
+        place = "remote_storage_plugin.kvtier"
+        for layout in ("lmcache", "kvtier"):
+            tiers = [self.server.spec(layout=layout)]
+            engine = self.engine({f"{place}.url": None, f"{place}.tiers": tiers, "save_chunk_meta": False})
+            connector = engine.storage_manager.storage_backends["RemoteBackend-kvtier"].connection.getWrappedConnector()
+            [key] = [key for _, _, key in engine.token_database.process_tokens(list(range(CHUNK)))]
+            short, full = (
+                connector.local_cpu_backend.allocate(engine.metadata.get_shapes(tokens), engine.metadata.get_dtypes())
+                for tokens in (CHUNK // 2, CHUNK)
+            )
+            with self.subTest(layout):
+                with self.assertRaisesRegex(errors.Invalid, f"chunks of this kind have {full.get_size()} bytes"):
+                    self.on_loop(engine, connector.put(key, short))
+                self.assertEqual(self.server.keys(), [])
+                self.on_loop(engine, connector.put(key, full))
+                self.assertEqual(len(self.server.keys()), 1)
+            self.assertTrue(connector.remove_sync(key))
+            [obj.ref_count_down() for obj in (short, full)]
+            self.stop()
+
+    def on_loop(self, engine, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, engine.storage_manager.loop).result(300)
+
+    def test_what_a_bucket_under_lmcaches_names_cannot_hold_is_said_and_leaves_no_backend(self):
+        for says, extra, settings in [
+            ("save_chunk_meta must be false", {"save_chunk_meta": True}, {}),
+            ("save_unfull_chunk = true.*full chunks", {}, {"save_unfull_chunk": True}),
+            ("use_layerwise: true with a bucket", {"save_chunk_meta": None}, {"use_layerwise": True}),
+        ]:
+            with self.subTest(says), self.assertLogs("lmcache.v1.storage_backend", "ERROR") as log:
+                engine = self.ours(extra, **settings)
+            self.assertRegex("\n".join(log.output), says)
+            self.assertNotIn("RemoteBackend-kvtier", engine.storage_manager.storage_backends)
+            self.stop()
 
 
 class UnderControllers(Controllers):

@@ -140,6 +140,15 @@ impl Endpoint {
         }
     }
 
+    /// Whether both name one bucket of one service, however each is spelled: the bucket in the host or in the path, the usual port written or
+    /// not, any host of AWS, whose buckets have one name in all regions.
+    pub fn is_same_bucket(&self, other: &Endpoint) -> bool {
+        let is_aws = |endpoint: &Endpoint| endpoint.provider == Provider::Aws && parse::is_aws(&endpoint.host);
+        let port = |endpoint: &Endpoint| endpoint.port.filter(|port| *port != if endpoint.tls { 443 } else { 80 });
+        let is_same_host = || self.host.eq_ignore_ascii_case(&other.host) && port(self) == port(other);
+        self.bucket == other.bucket && ((is_aws(self) && is_aws(other)) || is_same_host())
+    }
+
     /// The signing name of the service.
     pub fn service(&self) -> &'static str {
         if self.provider == Provider::Express { "s3express" } else { "s3" }

@@ -21,6 +21,15 @@ struct Site {
 
 pub fn resolve(place: &Place) -> Result<Endpoint> {
     let text = place.url.as_deref().unwrap_or_default().trim();
+    // Before any message that quotes a part of either: neither hosts nor buckets have an `@`, but credentials in a URL end with one.
+    for (name, written) in [("endpoint", Some(text)), ("bucket", place.bucket.as_deref())] {
+        if written.is_some_and(|written| written.contains('@')) {
+            let what = format!(
+                "the {name} has credentials in it (an `@`): write https://host[:port][/bucket], and set the credentials apart"
+            );
+            return Err(invalid(what));
+        }
+    }
     let bucket = |name: Option<String>| match (name, &place.bucket) {
         (Some(found), Some(given)) if found != *given => {
             Err(invalid(format!("the endpoint names bucket {found}, the settings name {given}: drop one")))
@@ -56,9 +65,6 @@ pub fn resolve(place: &Place) -> Result<Endpoint> {
 fn split(rest: &str, tls: Option<bool>) -> Result<Url<'_>> {
     let odd = |what: &str| invalid(format!("the endpoint has {what}: write https://host[:port][/bucket]"));
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-    if authority.contains('@') {
-        return Err(odd("credentials in it"));
-    }
     if rest.contains(['?', '#', ' ']) {
         return Err(odd("a query, a fragment or a blank"));
     }
@@ -213,6 +219,11 @@ pub fn aws_host(host: &str, region: &str) -> Option<String> {
 /// The region in the host of a bucket at AWS.
 pub fn aws_region(host: &str) -> Option<String> {
     aws(host).filter(|site| site.provider == Provider::Aws)?.region
+}
+
+/// Whether a host is one of AWS's for S3.
+pub fn is_aws(host: &str) -> bool {
+    aws(host).is_some()
 }
 
 /// The host where directory buckets are made, if those at `host` are AWS's.

@@ -140,6 +140,18 @@ fn what_cannot_be_says_why() {
     assert!(refused(Place::of("ftp://h").bucket("b")).contains("ftp://"));
     assert!(refused(Place::of("http://u:p@h").bucket("b")).contains("credentials"));
     assert!(!refused(Place::of("http://u:p@h").bucket("b")).contains("u:p"));
+    for place in [
+        Place::of("AKID:SECRET@minio:9000/b"),
+        Place::of("https://AKID:SEC/RET@host/b"),
+        Place::of("https://AKID:1234/SECRET@host"),
+        Place::of("AKID:SECRET@https://host/b"),
+        Place::of("s3://AKID:SECRET@host"),
+        Place::of("https://host").bucket("AKID:SECRET@b"),
+        Place::of("https://host/SECRET@b").bucket("b"),
+    ] {
+        let said = refused(place.region("r"));
+        assert!(said.contains("credentials") && !said.contains("SEC") && !said.contains("AKID"), "{said}");
+    }
     assert!(refused(Place::of("http://h:0").bucket("b")).contains("port"));
     assert!(refused(Place::of("http://h:99999").bucket("b")).contains("port"));
     assert!(refused(Place::of("http://h/a/b")).contains("path"));

@@ -103,6 +103,9 @@ impl<'a> Landing<'a> {
     fn take_in(&mut self, len: usize) {
         let start = self.filled;
         self.filled += len;
+        if self.sum.is_none() && self.watch.is_none() {
+            return;
+        }
         let (mut sum, mut watch) = (self.sum.take(), self.watch.take());
         let bytes = &self.piece(start)[..len];
         if let Some(sum) = &mut sum {

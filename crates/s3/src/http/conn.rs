@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::AsyncWrite;
 use zeroize::Zeroizing;
@@ -18,6 +18,7 @@ use super::low_water::LowWater;
 use super::patience::Patience;
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
+use crate::time::Instant;
 
 /// A chunk's header has at most this many bytes.
 const CHUNK_LINE_MAX: usize = 256;
@@ -54,6 +55,8 @@ pub struct Conn {
     /// How long the head of the last answer with a bulk body was, and whether the one before was as long: then the next one
     /// probably is too, and is read together with the body behind it.
     usual: (usize, bool),
+    /// Whether all of the last bulk body fitted into the memory that was read into together with its head.
+    fitted: bool,
     /// Bytes of the body that lie in the caller's memory already.
     ahead: usize,
 }
@@ -77,6 +80,7 @@ impl Conn {
             low_water: LowWater::new(),
             inbox,
             usual: (0, false),
+            fitted: false,
             ahead: 0,
         })
     }
@@ -168,21 +172,23 @@ impl Conn {
 
     /// Reads more into the buffer; an error at the end of the stream.
     async fn fill(&mut self, idle: Duration, doing: &'static str) -> Result<()> {
-        self.read_more(READ_BYTES, &mut [], (idle, doing)).await.map(drop)
+        self.read_more(READ_BYTES, [&mut [], &mut []], (idle, doing)).await.map(drop)
     }
 
-    /// Reads at most `bytes` more into the buffer, and what comes behind them into `room`: how many those are.
+    /// Reads at most `bytes` more into the buffer, and what comes behind them into `room` and then `spare`: how many those are.
     async fn read_more(
         &mut self,
         bytes: usize,
-        room: &mut [u8],
+        [room, spare]: [&mut [u8]; 2],
         (idle, doing): (Duration, &'static str),
     ) -> Result<usize> {
         let Conn { stream, inbox, patience, .. } = self;
         let space = inbox.space(bytes);
         let got = match room.is_empty() {
             true => patience.with(idle, |cx| stream.poll_fill(cx, space)).await,
-            false => patience.with(idle, |cx| stream.poll_read_both(cx, [&mut *space, &mut *room])).await,
+            false => {
+                patience.with(idle, |cx| stream.poll_read_pieces(cx, [&mut *space, &mut *room, &mut *spare])).await
+            }
         };
         let count = got.as_ref().and_then(|got| got.as_ref().ok()).copied().unwrap_or(0);
         inbox.came(count.min(bytes));
@@ -197,12 +203,16 @@ impl Conn {
     /// Of any other answer nothing is there that counts.
     pub async fn head(&mut self, bodiless: bool, idle: Duration, room: &mut [u8]) -> Result<Head> {
         const DOING: &str = "waiting for the answer";
-        let mut behind = match self.usual {
+        // Room for one byte more than the answer should have: where that stays empty, the socket is.
+        let (mut spare, spared) = ([0], usize::from(self.fitted));
+        let got = match self.usual {
             (usual, true) if self.inbox.is_empty() && !room.is_empty() => {
-                self.read_more(usual, room, (idle, DOING)).await?
+                self.read_more(usual, [&mut *room, &mut spare[..spared]], (idle, DOING)).await?
             }
             _ => 0,
         };
+        let mut behind = got.min(room.len());
+        let mut spare = &spare[..got - behind];
         loop {
             let parsed = Head::parse(self.inbox.rest(), bodiless)?;
             if let Some((head, len)) = &parsed {
@@ -214,11 +224,13 @@ impl Conn {
             // Otherwise it is not what was expected: what came behind is looked at like all else, and copied.
             let more = std::mem::take(&mut behind);
             self.inbox.push(&room[..more]);
+            self.inbox.push(std::mem::take(&mut spare));
             match parsed {
                 Some((head, _)) if matches!(head.status, 100..=199) => {}
                 Some((head, len)) => {
                     if !room.is_empty() && head.is_success() {
                         self.usual = (len, len == self.usual.0 && len <= READ_BYTES);
+                        self.fitted = matches!(head.framing, Framing::Length(bytes) if bytes <= room.len() as u64);
                     }
                     self.spent |= head.closes;
                     return Ok(head);
@@ -238,6 +250,7 @@ impl Conn {
             Framing::Chunked => self.chunks(&mut sink, idle).await?,
             Framing::UntilClose => return self.rest(&mut sink, idle).await,
         }
+        self.low_water.reset(&self.stream);
         self.spent = spent;
         Ok(())
     }
@@ -263,7 +276,8 @@ impl Conn {
                 got => left -= got as u64,
             }
         }
-        self.low_water.reset(&self.stream);
+        // What comes behind may be a few bytes only.
+        self.low_water.set(&self.stream, 0);
         Ok(())
     }
 
@@ -361,14 +375,14 @@ fn poll_send(
     rest: [&[u8]; 2],
     inbox: &mut Inbox,
 ) -> Poll<io::Result<Option<usize>>> {
-    let bufs = rest.map(IoSlice::new);
-    let bufs = if rest[0].is_empty() { &bufs[1..] } else { &bufs[..] };
+    let some = |wrote: io::Result<usize>| match wrote? {
+        0 => Err(io::ErrorKind::WriteZero.into()),
+        bytes => Ok(Some(bytes)),
+    };
     let wrote = match rest {
         [[], []] => Pin::new(&mut *stream).poll_flush(cx).map_ok(|()| Some(0)),
-        _ => Pin::new(&mut *stream).poll_write_vectored(cx, bufs).map(|wrote| match wrote? {
-            0 => Err(io::ErrorKind::WriteZero.into()),
-            bytes => Ok(Some(bytes)),
-        }),
+        [one, []] | [[], one] => Pin::new(&mut *stream).poll_write(cx, one).map(some),
+        both => Pin::new(&mut *stream).poll_write_vectored(cx, &both.map(IoSlice::new)).map(some),
     };
     if wrote.is_ready() {
         return wrote;

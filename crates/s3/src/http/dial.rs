@@ -1,7 +1,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -12,6 +12,7 @@ use super::tls::{Tls, Trust};
 use crate::config::Http2;
 use crate::error::{Error, ErrorKind, Result};
 use crate::probe::Connection;
+use crate::time::Instant;
 
 /// The most addresses of one name that are tried for one connection.
 const TRIES_MAX: usize = 3;
@@ -183,7 +184,7 @@ mod tests {
         let target = Target::new(false, "127.0.0.1", Some(address.port()));
         let dialer = |http2| {
             let names = Box::new(crate::http::SystemNames);
-            Dialer::new(names, Trust::System, Duration::from_secs(5), http2, false)
+            Dialer::new(names, Trust::System, Duration::from_secs(600), http2, false)
         };
         assert!(!TcpStream::connect(address).await.unwrap().nodelay().unwrap(), "it is not so by itself");
         for http2 in [Http2::Off, Http2::PriorKnowledge] {
@@ -195,13 +196,13 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_survey_of_a_server_that_says_nothing_ends() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = Target::new(true, "127.0.0.1", Some(listener.local_addr().unwrap().port()));
         let names = Box::new(crate::http::SystemNames);
-        let dialer = Dialer::new(names, Trust::System, Duration::from_millis(100), Http2::Off, false);
-        let found = timeout(Duration::from_secs(5), dialer.survey(&target)).await;
+        let dialer = Dialer::new(names, Trust::System, Duration::from_secs(60), Http2::Off, false);
+        let found = timeout(Duration::from_secs(600), dialer.survey(&target)).await;
         assert_eq!(found.expect("it does not wait for ever").unwrap_err().kind(), ErrorKind::Timeout);
     }
 }

@@ -7,7 +7,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::time::Instant;
 
 /// A name is asked again after this long; S3 changes its answers every few seconds.
 const ASK_AGAIN: Duration = Duration::from_secs(10);

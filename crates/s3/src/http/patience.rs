@@ -4,7 +4,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::task::unconstrained;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep};
+
+use crate::time::Instant;
 
 /// How long a connection waits while nothing moves. One timer serves all its waits, and only when there is nothing to do but wait: to
 /// set it anew costs far less than to make another.
@@ -38,20 +40,21 @@ impl Patience {
 mod tests {
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn each_wait_has_its_own_time() {
         let mut patience = Patience::new();
         assert_eq!(patience.with(Duration::from_secs(1), |_| Poll::Ready(7)).await, Some(7));
         for millis in [100, 40, 150] {
             let (start, idle) = (Instant::now(), Duration::from_millis(millis));
             assert_eq!(patience.with(idle, |_| Poll::<()>::Pending).await, None);
-            assert!(start.elapsed() >= idle);
+            let waited = start.elapsed();
+            assert!((idle..idle + Duration::from_millis(2)).contains(&waited), "{waited:?}");
         }
         let mut late = Box::pin(sleep(Duration::from_millis(50)));
         assert_eq!(patience.with(Duration::from_secs(60), |cx| late.as_mut().poll(cx)).await, Some(()));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_wait_ends_also_where_the_task_has_done_much() {
         let busy = |cx: &mut Context<'_>| {
             // As a socket does that never runs dry: it goes on until the task's budget is spent.
@@ -61,7 +64,12 @@ mod tests {
             Poll::<()>::Pending
         };
         let (mut patience, idle) = (Patience::new(), Duration::from_millis(50));
-        let wait = patience.with(idle, busy);
-        assert_eq!(tokio::time::timeout(Duration::from_secs(5), wait).await.unwrap(), None);
+        let mut wait = std::pin::pin!(patience.with(idle, busy));
+        let is_pending = std::future::poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx).is_pending())).await;
+        assert!(is_pending);
+        tokio::time::advance(idle).await;
+        // A task that is never idle keeps a paused clock from going on.
+        tokio::time::resume();
+        assert_eq!(tokio::time::timeout(Duration::from_secs(600), wait).await.unwrap(), None);
     }
 }

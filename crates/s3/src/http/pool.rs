@@ -1,5 +1,5 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::conn::Conn;
 use super::dial::{Dialer, Target};
@@ -7,6 +7,7 @@ use super::h2::{Links, Pick, Talk};
 use super::way::Way;
 use crate::error::Result;
 use crate::probe::Connection;
+use crate::time::Instant;
 
 /// How a way came about.
 #[derive(Debug)]
@@ -39,13 +40,12 @@ impl Pool {
     }
 
     /// A way over a connection that is there already and looks alive.
-    pub fn reuse(&self, target: &Arc<Target>) -> Option<Way> {
+    pub fn reuse(&self, target: &Arc<Target>, now: Instant) -> Option<Way> {
         if self.dialer.may_speak_http2(target)
             && let Some(talk) = self.links.share(target, self.idle_max)
         {
             return Some(Way::Two(talk));
         }
-        let now = Instant::now();
         let mut idle = self.idle();
         while let Some(mut conn) = idle.pop() {
             let idle = now.saturating_duration_since(conn.parked);

@@ -57,11 +57,15 @@ impl Stream {
         }
     }
 
-    /// Reads into two pieces, one behind the other.
-    pub fn poll_read_both(&mut self, cx: &mut Context<'_>, pieces: [&mut [u8]; 2]) -> Poll<io::Result<usize>> {
+    /// Reads into three pieces, one behind the other; the last is for bytes that should not exist. A socket that does not fill it is empty,
+    /// which is then known without another call. Under TLS it is not filled: how much is read from the socket does not depend on it.
+    pub fn poll_read_pieces(&mut self, cx: &mut Context<'_>, pieces: [&mut [u8]; 3]) -> Poll<io::Result<usize>> {
         let tcp = match self {
             Stream::Plain(tcp) => tcp,
-            Stream::Tls(tls) => return tls.poll_read(cx, pieces),
+            Stream::Tls(tls) => {
+                let [first, second, _] = pieces;
+                return tls.poll_read(cx, [first, second]);
+            }
         };
         let mut pieces = pieces.map(IoSliceMut::new);
         let room = pieces.iter().map(|piece| piece.len()).sum();

@@ -1,13 +1,13 @@
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use super::is_missing;
 use super::join::all;
 use crate::checksum::{Checksum, md5};
-use crate::client::Client;
+use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
 use crate::retry::Class;
+use crate::time::Instant;
 use crate::xml;
 
 const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -52,8 +52,9 @@ impl Client {
                 Ok(some) if some.iter().all(is_ours) => refused = some,
                 // It spells names its own way, so that nobody knows which of them stay: asked one by one it says so.
                 Ok(_) => refused = self.delete_each(&said).await?,
-                Err(e) if e.kind() == ErrorKind::Unsupported => {
-                    self.inner.deletes_singly.store(true, Ordering::Relaxed);
+                // Without a status it is the connection that lacks something.
+                Err(e) if e.kind() == ErrorKind::Unsupported && e.status().is_some() => {
+                    self.inner.deleting_many.note_lacking(Instant::now());
                     refused = self.delete_each(&said).await?;
                 }
                 Err(e) => return Err(e),
@@ -65,7 +66,8 @@ impl Client {
 
     /// Whether the store deletes many objects with one request, as far as is known.
     pub(crate) fn deletes_many(&self) -> bool {
-        !self.inner.deletes_singly.load(Ordering::Relaxed)
+        let Inner { config, deleting_many, .. } = &*self.inner;
+        config.endpoint.provider().deletes_many() && !deleting_many.is_lacking(Instant::now())
     }
 
     /// Deletes with one request, whatever the provider's profile says.
@@ -122,9 +124,12 @@ pub(super) fn refusals(body: &[u8]) -> Result<Vec<Refused>> {
             "Code" => text.clone_into(&mut code),
             _ => {}
         },
-        // That it is not there is what was asked for.
-        [_, error] if error == "Error" && code != "NoSuchKey" => {
-            refused.push(Refused { key: std::mem::take(&mut key), code: std::mem::take(&mut code) });
+        [_, error] if error == "Error" => {
+            let one = Refused { key: std::mem::take(&mut key), code: std::mem::take(&mut code) };
+            // That it is not there is what was asked for.
+            if one.code != "NoSuchKey" {
+                refused.push(one);
+            }
         }
         _ => {}
     })?;

@@ -2,7 +2,6 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use kvtier_mem::Lease;
 
@@ -100,7 +99,8 @@ pub fn slot<'a>(memory: &'a mut [u8], get: &Get) -> Result<Landing<'a>> {
 /// Gets into `landing`, until it is there or there is no more to try.
 pub async fn fetch(inner: &Arc<Inner>, key: &str, landing: &mut Landing<'_>, get: &Get) -> Result<Option<Object>> {
     let start = get.range.as_ref().map(|range| range.start);
-    let mut course = Course { start, exact: get.exact, etag: get.if_match.clone(), total: None, sum: None };
+    let mut course =
+        Course { start, exact: get.exact, etag: get.if_match.clone(), total: None, sum: None, is_whole: false };
     let mut tries = Tries::new(inner, Class::Read);
     inner.gets.fetch_add(1, Ordering::Relaxed);
     loop {
@@ -114,15 +114,14 @@ pub async fn fetch(inner: &Arc<Inner>, key: &str, landing: &mut Landing<'_>, get
             }
             Err(trouble) if is_missing(&trouble.error) => return Ok(None),
             Err(mut trouble) => {
-                if ignores_range(&trouble.error) {
-                    inner.ranges.note_ignored(Instant::now());
+                if trouble.error.is_ignored_range() {
                     inner.counters.ranges_ignored.one();
-                    // From its start it can be had all the same.
+                    // From its start it can be had all the same. That is learned for this object alone: others may come from elsewhere.
                     if landing.filled() > 0 && course.start.unwrap_or(0) == 0 {
-                        trouble.again = Again::Whole;
+                        (trouble.again, course.is_whole) = (Again::Whole, true);
                     }
                 }
-                if inner.ranges.is_ignored(Instant::now()) || !resumable(&course, landing, &trouble) {
+                if course.is_whole || !resumable(&course, landing, &trouble) {
                     landing.restart(None);
                     course = Course { etag: get.if_match.clone(), total: None, sum: None, ..course };
                 }
@@ -130,11 +129,6 @@ pub async fn fetch(inner: &Arc<Inner>, key: &str, landing: &mut Landing<'_>, get
             }
         }
     }
-}
-
-/// Whether the whole object came though a part was asked for.
-fn ignores_range(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unsupported && error.status().is_none()
 }
 
 /// Whether the next attempt may go on where this one ended: what landed is right, and can be told to be of the same object.

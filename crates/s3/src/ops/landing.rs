@@ -17,6 +17,8 @@ pub struct Course {
     pub total: Option<u64>,
     /// What the store says its checksum is.
     pub sum: Option<(Checksum, String)>,
+    /// An answer ignored a range: what breaks off is read again as a whole.
+    pub is_whole: bool,
 }
 
 impl Course {
@@ -41,11 +43,11 @@ impl Course {
             (206, true) => self.partial(head, at)?,
             (206, false) => return Err(wrong("a part came though the whole was asked for")),
             // A store that ignores ranges sends everything: that is right when everything was wanted.
-            (_, true) if at > 0 => return Err(ignored()),
+            (_, true) if at > 0 => return Err(Error::ignored_range()),
             (_, asked) => {
                 let len = length(head)?;
                 if asked && len.is_some_and(|len| len > landing.room() as u64) {
-                    return Err(ignored());
+                    return Err(Error::ignored_range());
                 }
                 (len, len)
             }
@@ -127,10 +129,6 @@ fn misfit(what: String) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-fn ignored() -> Error {
-    Error::new(ErrorKind::Unsupported, "the store ignores ranges: read whole objects")
-}
-
 fn changed() -> Error {
     Error::new(ErrorKind::Conflict, "the object was replaced while it was read")
 }
@@ -147,7 +145,7 @@ mod tests {
     fn verdict(start: Option<u64>, exact: bool, room: usize, head: &Head) -> Option<ErrorKind> {
         let mut memory = vec![0; room];
         let mut landing = Landing::new(&mut memory);
-        let mut course = Course { start, exact, etag: None, total: None, sum: None };
+        let mut course = Course { start, exact, etag: None, total: None, sum: None, is_whole: false };
         course.check(head, &mut landing, true).err().map(|e| e.kind())
     }
 
@@ -194,7 +192,7 @@ mod tests {
     fn a_continuation_must_be_of_the_same_object() {
         let mut memory = [0; 10];
         let mut landing = Landing::new(&mut memory);
-        let mut course = Course { start: None, exact: true, etag: None, total: None, sum: None };
+        let mut course = Course { start: None, exact: true, etag: None, total: None, sum: None, is_whole: false };
         course.check(&head(200, "content-length: 10\r\netag: \"a\""), &mut landing, true).unwrap();
         crate::http::Sink::Land(&mut landing).copy(b"1234").unwrap();
         assert_eq!(course.range(&landing).as_deref(), Some("bytes=4-9"));

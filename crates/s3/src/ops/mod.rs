@@ -19,7 +19,7 @@ pub use head::Object;
 pub use join::all;
 pub use list::{Entry, List, Page, Upload, Uploads};
 pub use put::{Put, Stored};
-pub(crate) use support::RangeSupport;
+pub(crate) use support::Support;
 
 use crate::error::{Error, ErrorKind};
 
@@ -33,7 +33,7 @@ fn is_missing(error: &Error) -> bool {
 pub fn fuzz_check(head: &crate::http::Head) {
     let mut memory = [0; 100];
     for (start, exact) in [(None, true), (None, false), (Some(5), true)] {
-        let mut course = landing::Course { start, exact, etag: None, total: None, sum: None };
+        let mut course = landing::Course { start, exact, etag: None, total: None, sum: None, is_whole: false };
         let mut land = crate::http::Landing::new(&mut memory);
         drop(course.check(head, &mut land, true));
     }

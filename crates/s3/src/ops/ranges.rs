@@ -1,4 +1,5 @@
-use std::sync::Mutex;
+use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
 
 use kvtier_mem::Lease;
 
@@ -7,12 +8,14 @@ use super::head::Object;
 use super::join;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::Landing;
 use crate::retry::Class;
+use crate::time::Instant;
 
 impl Client {
     /// Gets an object that fills `lease` by several requests at once, each for `part_bytes`: lower latency for more requests. `None`
     /// when it is not there; `Conflict` when it was replaced meanwhile, so that no mixture of versions is ever returned. Where the store
-    /// ignores ranges, the first answer that shows it is `Unsupported`, and for a minute one request gets the whole object.
+    /// ignores ranges, one request gets the whole object; after three such objects in a row that is so at once, for a minute.
     pub async fn get_parallel(
         &self,
         key: &str,
@@ -25,15 +28,38 @@ impl Client {
         if part_bytes == 0 || len <= part_bytes || self.ignores_ranges() {
             return self.get(key, lease, &Get::default()).await;
         }
-        let first: Mutex<Option<Object>> = Mutex::new(None);
+        let work = async {
+            match self.in_parts(key, memory, part_bytes, width).await {
+                Ok(first) => {
+                    self.inner.ranges.note_there();
+                    Ok(first.map(|object| Object { len: len as u64, ..object }))
+                }
+                Err(e) if e.is_ignored_range() => {
+                    self.inner.ranges.note_lacking(Instant::now());
+                    fetch(&self.inner, key, &mut Landing::new(memory), &Get::default()).await
+                }
+                Err(e) if e.kind() == ErrorKind::NotFound && e.status().is_none() => Ok(None),
+                Err(e) => Err(e),
+            }
+        };
+        let got = self.run((Class::Read, "get"), pin!(work)).await?;
+        if got.is_some() {
+            lease.assume_filled(len);
+        }
+        Ok(got)
+    }
+
+    /// Gets an object by ranges that fill `memory`: the first part that came, with what its answer says of the object.
+    async fn in_parts(&self, key: &str, memory: &mut [u8], part_bytes: usize, width: usize) -> Result<Option<Object>> {
+        let (len, first) = (memory.len() as u64, Mutex::new(None::<Object>));
         let parts = memory.chunks_mut(part_bytes).zip((0u64..).step_by(part_bytes)).map(|(memory, start)| {
             let first = &first;
             async move {
                 let end = start + memory.len() as u64;
                 let get = Get::range(start..end);
                 let part = fetch(&self.inner, key, &mut slot(memory, &get)?, &get).await?.ok_or_else(missing)?;
-                let mut first = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                if part.total != len as u64 {
+                let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+                if part.total != len {
                     let what = format!("the object has {} bytes, the memory {len}", part.total);
                     return Err(Error::new(ErrorKind::Corrupt, what));
                 }
@@ -49,15 +75,8 @@ impl Client {
                 }
             }
         });
-        match self.run((Class::Read, "get"), join::all(parts, width)).await {
-            Ok(()) => {
-                lease.assume_filled(len);
-                let first = first.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-                Ok(first.map(|object| Object { len: len as u64, ..object }))
-            }
-            Err(e) if e.kind() == ErrorKind::NotFound && e.status().is_none() => Ok(None),
-            Err(e) => Err(e),
-        }
+        join::all(parts, width).await?;
+        Ok(first.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -1,32 +1,57 @@
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-/// How long it counts that the store ignored a range; then the next broken body asks for a range again.
-const IGNORED_FOR: Duration = Duration::from_secs(60);
+use crate::time::Instant;
 
-/// Whether the store answers requests for a range with the whole object, as seen of late.
+/// Whether the store has a feature, as seen of late. Nothing is learned for good: a proxy or a single node may have answered.
 #[derive(Debug)]
-pub struct RangeSupport {
+pub struct Support {
     began: Instant,
-    /// In milliseconds since `began`; 0 when no range was ever ignored.
-    ignored_until_ms: AtomicU64,
+    /// So many answers in a row must lack it.
+    lacks_min: u32,
+    /// How long it counts as lacking; then it is asked for again.
+    lacks_for: Duration,
+    /// Answers that lacked it since the last that had it.
+    lacked: AtomicU32,
+    /// In milliseconds since `began`; 0 when it was there last.
+    lacking_until_ms: AtomicU64,
 }
 
-impl Default for RangeSupport {
-    fn default() -> Self {
-        RangeSupport { began: Instant::now(), ignored_until_ms: AtomicU64::new(0) }
-    }
-}
-
-impl RangeSupport {
-    /// The store ignored a range just now.
-    pub fn note_ignored(&self, now: Instant) {
-        self.ignored_until_ms.store(self.ms(now + IGNORED_FOR), Ordering::Relaxed);
+impl Support {
+    /// Ranges: three objects in a row, each read in ranges, must come as a whole. What one request learns is for its object alone.
+    pub fn of_ranges() -> Self {
+        Support::new(3, Duration::from_secs(60))
     }
 
-    /// Whether ranges are not worth asking for.
-    pub fn is_ignored(&self, now: Instant) -> bool {
-        self.ms(now) < self.ignored_until_ms.load(Ordering::Relaxed)
+    /// The request that deletes many: whoever has none says so by a status of its own.
+    pub fn of_deleting_many() -> Self {
+        Support::new(1, Duration::from_secs(600))
+    }
+
+    fn new(lacks_min: u32, lacks_for: Duration) -> Self {
+        let (lacked, lacking_until_ms) = Default::default();
+        Support { began: Instant::now(), lacks_min, lacks_for, lacked, lacking_until_ms }
+    }
+
+    /// An answer lacked it just now.
+    pub fn note_lacking(&self, now: Instant) {
+        let before = self.lacked.fetch_add(1, Ordering::Relaxed);
+        if before + 1 >= self.lacks_min {
+            // The next one after that time is the first again.
+            self.lacked.store(0, Ordering::Relaxed);
+            self.lacking_until_ms.store(self.ms(now + self.lacks_for), Ordering::Relaxed);
+        }
+    }
+
+    /// An answer had it.
+    pub fn note_there(&self) {
+        self.lacked.store(0, Ordering::Relaxed);
+        self.lacking_until_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether it is not worth asking for.
+    pub fn is_lacking(&self, now: Instant) -> bool {
+        self.ms(now) < self.lacking_until_ms.load(Ordering::Relaxed)
     }
 
     fn ms(&self, at: Instant) -> u64 {
@@ -39,14 +64,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_learned_expires() {
-        let support = RangeSupport::default();
+    fn one_object_says_nothing_of_others_and_what_was_learned_expires() {
+        let support = Support::of_ranges();
         let now = Instant::now();
-        assert!(!support.is_ignored(now));
-        support.note_ignored(now);
-        assert!(support.is_ignored(now) && support.is_ignored(now + IGNORED_FOR / 2));
-        assert!(!support.is_ignored(now + IGNORED_FOR + Duration::from_millis(1)));
-        support.note_ignored(now + 2 * IGNORED_FOR);
-        assert!(support.is_ignored(now + 2 * IGNORED_FOR));
+        support.note_lacking(now);
+        support.note_lacking(now);
+        assert!(!support.is_lacking(now));
+        support.note_there();
+        support.note_lacking(now);
+        support.note_lacking(now);
+        assert!(!support.is_lacking(now), "not in a row");
+        support.note_lacking(now);
+        assert!(support.is_lacking(now) && support.is_lacking(now + support.lacks_for / 2));
+        let after = now + support.lacks_for + Duration::from_millis(1);
+        assert!(!support.is_lacking(after));
+        support.note_lacking(after);
+        assert!(!support.is_lacking(after));
+        support.note_lacking(after);
+        support.note_lacking(after);
+        assert!(support.is_lacking(after));
+        support.note_there();
+        assert!(!support.is_lacking(after));
     }
 }

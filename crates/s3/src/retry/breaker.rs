@@ -1,9 +1,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Class;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
+use crate::time::Instant;
 
 /// This many failures in a row open it.
 const FAILURES_TO_OPEN: u32 = 8;

@@ -1,12 +1,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvtier_core::{Key, OTHER_TENANTS};
 use kvtier_index::{Chunk, Entry, Index, Inserted, Quotas, TenantId};
 use kvtier_key::Digest;
 
 use super::truth::Watch;
+use crate::time::Instant;
 
 /// The most keys remembered as absent.
 const ABSENT_MAX: usize = 1 << 16;

@@ -251,7 +251,7 @@ impl TierConfig {
             (self.part_bytes >= 5 << 20, "part_bytes is less than the 5 MiB that stores demand; raise it"),
             (self.parts_max > 0, "parts_max is 0; let at least one part go"),
             (
-                self.storage_class.as_deref().is_none_or(is_readable_class),
+                self.storage_class.as_deref().is_none_or(Self::is_readable_class),
                 "storage_class is no word, or one whose objects cannot be read at once (GLACIER, DEEP_ARCHIVE); choose another",
             ),
             (self.client.requests_max > 0, "requests_max is 0; let at least one request go"),
@@ -261,13 +261,13 @@ impl TierConfig {
             None => self.truth.check(),
         }
     }
-}
 
-/// Whether a storage class is a word of S3's whose objects can be read without restoring them first.
-fn is_readable_class(name: &str) -> bool {
-    let is_word =
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-    is_word && !matches!(name, "GLACIER" | "DEEP_ARCHIVE")
+    /// Whether a storage class is a word of S3's whose objects can be read without restoring them first: others are refused.
+    pub fn is_readable_class(name: &str) -> bool {
+        let is_word =
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+        is_word && !matches!(name, "GLACIER" | "DEEP_ARCHIVE")
+    }
 }
 
 #[cfg(test)]

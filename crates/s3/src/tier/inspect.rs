@@ -3,12 +3,14 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use kvtier_core::{Error, ErrorKind};
+pub use kvtier_index::{LastUse, LastUses, TenantId};
 use kvtier_key::names::{Form, Parsed};
 use kvtier_key::{BlockSums, Digest, Facts, KeyId};
 
 use super::Layout;
 use super::layout::{OWN, model, own_name};
 use super::told::{self, text_of};
+pub use super::truth::last_uses;
 use crate::{Object, Provider, Put};
 
 /// What is wrong with an object, or not known of it.

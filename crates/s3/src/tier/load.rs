@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::time::Instant;
 
 use kvtier_core::{Class, Error, ErrorKind, Event, Key, Load, Loaded, MissReason, Slot};
 use kvtier_key::BlockSums;
@@ -13,17 +12,18 @@ use super::turns::Look;
 use super::{Layout, Verify};
 use crate::Client;
 use crate::http::Landing;
+use crate::time::Instant;
 
 /// A load: one GET into the leases, its bytes proven while they land.
 pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, class: Class) {
     empty(&mut op);
-    let deadline = tokio::time::Instant::from_std(slot.deadline());
+    let deadline = Instant::from_std(slot.deadline());
     let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("load"));
     let work = async {
         let _go = shared.lanes.turn(Lane::of_load(class)).await;
         match slot.is_over() {
             Some(over) => Err(Error::new(over, "ended before it began").with_op("load")),
-            None => fill(&shared, &mut op, slot.deadline()).await,
+            None => fill(&shared, &mut op, deadline).await,
         }
     };
     let result = tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late());

@@ -1,10 +1,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use kvtier_core::{Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence, Removed};
 use kvtier_key::Digest;
 use tokio::task::JoinSet;
+use tokio::time::timeout_at;
 
 use super::counters::add;
 use super::lanes::Lane;
@@ -15,6 +15,7 @@ use super::shared::{Shared, Sight};
 use super::told::told;
 use super::turns::Look;
 use crate::List;
+use crate::time::Instant;
 
 /// How many heads are asked for at a time.
 const HEADS_MAX: usize = 32;
@@ -89,7 +90,12 @@ async fn head_once(shared: &Shared, key: &Key, deadline: Instant) -> Result<Pres
             // The answer may have come since it was looked for.
             Question::Ask(_asked) if shared.known(key.digest()).is_none() => return head(shared, key, deadline).await,
             Question::Ask(_) => {}
-            Question::Wait(answered) => answered.await,
+            Question::Wait(answered) => {
+                // The other lookup may have more time than this one.
+                let late =
+                    |_| Error::new(ErrorKind::Timeout, "the deadline passed").with_op("lookup").with_key(*key.digest());
+                timeout_at(deadline, answered).await.map_err(late)?;
+            }
         }
         if let Some(len) = shared.known(key.digest()) {
             return Ok(presence_of(len));

@@ -23,7 +23,7 @@ mod truth;
 mod turns;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvtier_core::{
     Answer, Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo,
@@ -42,6 +42,7 @@ pub use truth::fuzz_manifest;
 pub use truth::{Evictor, TruthConfig};
 
 use crate::Client;
+use crate::time::Instant;
 use counters::add;
 use shared::Shared;
 use together::{Place, Together};
@@ -102,7 +103,7 @@ impl S3Tier {
     /// Asks the store whether the bucket is there, for those who want to know it at the start. `Invalid` where it does not exist: until it
     /// does, saves and loads fail, and the status says so. Other errors are those of the request.
     pub fn check(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline);
+        let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline.into());
         let work = async move { shared.check(deadline).await };
         self.ask(("check", ctx), work, |answer, checked| {
             answer.complete(checked);
@@ -211,7 +212,7 @@ impl Tier for S3Tier {
             Some(answer) => Ticket::now(answer),
             None => {
                 let (shared, work) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
-                let work = lookup::lookup(work, keys, (mode, hold), ctx.deadline);
+                let work = lookup::lookup(work, keys, (mode, hold), ctx.deadline.into());
                 self.ask(("lookup", ctx), work, move |answer, found| {
                     let hold = found.as_ref().ok().and_then(|found| found.hold);
                     // A hold that nobody hears of is none.
@@ -262,7 +263,7 @@ impl Tier for S3Tier {
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
-        let work = lookup::remove(Arc::clone(&self.shared), keys, ctx.deadline);
+        let work = lookup::remove(Arc::clone(&self.shared), keys, ctx.deadline.into());
         self.ask(("remove", ctx), work, |answer, removed| {
             answer.complete(removed);
         })

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Event, ShedReason};
 use kvtier_index::{Entry, Refusal, Reservation, Reserve, TenantId, Want};
@@ -14,6 +14,7 @@ use super::lanes::Lane;
 use super::shared::Shared;
 use super::turns::Change;
 use crate::ops::all;
+use crate::time::Instant;
 
 /// S3 deletes no more at once.
 const BATCH_MAX: usize = 1000;
@@ -104,7 +105,6 @@ impl Drop for Room<'_> {
 
 /// Claims room. Waits for what has to go, but not longer than that.
 pub async fn claim<'a>(shared: &'a Shared, want: &Want, until: Instant) -> Result<Room<'a>, ShedReason> {
-    let until = tokio::time::Instant::from_std(until);
     let mut wanted = None;
     loop {
         let freed = shared.freed.notified();

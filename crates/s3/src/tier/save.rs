@@ -1,6 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Hint, Key, Op, Save, Saved, ShedReason, Slot};
 use kvtier_index::Want;
@@ -17,6 +17,7 @@ use super::room::{Room, claim};
 use super::shared::{Shared, enter};
 use super::together::{Announced, Place, Together};
 use super::told::{meta, told};
+use crate::time::Instant;
 use crate::{Checksum, Client, Conditional, Provider, Put, Stored};
 
 /// How long a save whose outcome is unknown is looked for.
@@ -81,9 +82,9 @@ pub async fn save(shared: Arc<Shared>, asked: Asked) {
     let result = match slot.is_over() {
         Some(over) => Err(Error::new(over, "ended before it began").with_op("save")),
         None => {
-            let deadline = tokio::time::Instant::from_std(slot.deadline());
+            let deadline = Instant::from_std(slot.deadline());
             let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
-            let until = slot.deadline().min(begun + shared.manner.room_wait_max);
+            let until = deadline.min(begun + shared.manner.room_wait_max);
             let work = async {
                 let room = match room(&shared, &op, (&announced, together.are_many()), (&mut place, until)).await? {
                     Ok(room) => room,
@@ -155,7 +156,7 @@ async fn put(
     }
     // From here on until the answer nobody knows what lies there.
     let doubt = Doubt(shared, digest);
-    let stored = store(shared, (&op.key, &name), &body, (slot.deadline(), sums(shared, &op.from))).await;
+    let stored = store(shared, (&op.key, &name), &body, (slot.deadline().into(), sums(shared, &op.from))).await;
     let stored = stored.map_err(|e| shared.error("save", Some(&op.key), e))?;
     std::mem::forget(doubt);
     entered(shared, (&op.key, &name), (len, room, announced), stored)

@@ -1,5 +1,4 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listeners};
 use kvtier_index::{ChainPlace, Index, Inserted, Reservation};
@@ -19,6 +18,7 @@ use super::truth::Truth;
 use super::turns::{Look, Turns};
 use super::{Layout, TierConfig, Verify};
 use crate::Client;
+use crate::time::Instant;
 
 /// What the jobs of the tier work on.
 #[derive(Debug)]

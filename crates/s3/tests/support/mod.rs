@@ -43,8 +43,8 @@ pub fn endpoint(server: &Server, bucket: &str) -> Endpoint {
     Place::of(server.url()).bucket(bucket).region("us-east-1").resolve().unwrap()
 }
 
-/// How long nothing may move on a connection in tests where something does stand still.
-pub const STALL_MAX: Duration = Duration::from_secs(1);
+/// How long nothing may move on a connection in tests where something does stand still: [`jump_until`] passes it.
+pub const STALL_MAX: Duration = Duration::from_secs(120);
 
 /// Settings with which nothing fails because this machine is busy.
 pub fn config(server: &Server) -> Config {
@@ -53,8 +53,9 @@ pub fn config(server: &Server) -> Config {
 
 pub fn config_of(endpoint: Endpoint) -> Config {
     let mut config = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
-    config.deadline = Duration::from_secs(60);
-    config.stall_max = Duration::from_secs(20);
+    config.deadline = Duration::from_secs(3600);
+    config.stall_max = Duration::from_secs(600);
+    config.connect_max = Duration::from_secs(600);
     config.requests_max = 16;
     if HTTP2 {
         config.http2 = Http2::PriorKnowledge;
@@ -90,15 +91,51 @@ impl Memory {
     }
 }
 
-/// Waits until it is so; panics when it is not within twenty seconds.
+/// Waits until it is so; panics when it is not within ten minutes of the machine's time.
 pub async fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..4000 {
-        if is_so() {
-            return;
-        }
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(600), "not within ten minutes: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("not within twenty seconds: {what}");
+}
+
+/// Lets the clock of this test's runtime jump. It runs on before and after, since servers and sockets go by the machine's.
+pub async fn jump(time: Duration) {
+    tokio::time::pause();
+    let _running = RunningAgain;
+    tokio::time::advance(time).await;
+}
+
+/// Lets a paused clock run on, also where the jump is dropped.
+struct RunningAgain;
+
+impl Drop for RunningAgain {
+    fn drop(&mut self) {
+        tokio::time::resume();
+    }
+}
+
+/// Lets it jump until it is so. Whoever waits may not have begun to when the first jump comes, hence the others.
+pub async fn jump_until(time: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(600), "not within ten minutes: {what}");
+        jump(time).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Runs `work` to its end, and lets the clock jump by `time` again and again from when `is_stuck` says so.
+pub async fn jumping<T>(time: Duration, is_stuck: impl FnMut() -> bool, work: impl Future<Output = T>) -> T {
+    let jumps = async {
+        soon("it hangs", is_stuck).await;
+        jump_until(time, "it gives up", || false).await;
+    };
+    tokio::select! {
+        done = work => done,
+        () = jumps => unreachable!("the work ends it"),
+    }
 }
 
 /// An address where nobody listens; nobody else is given it as long as the socket is kept, such as the server of another test.

@@ -14,7 +14,7 @@ use tokio::net::TcpSocket;
 use super::{MIB, Memory, config_of, pattern};
 
 /// A proxy listens within this time.
-const START_MAX: Duration = Duration::from_secs(30);
+const START_MAX: Duration = Duration::from_secs(300);
 
 /// A running proxy; ends with the test.
 pub struct Front {

@@ -40,7 +40,9 @@ impl World {
 
     /// A tier over a server that is there.
     pub fn over(server: Arc<Server>, change: impl FnOnce(TierConfig) -> TierConfig) -> Self {
-        let client = config_of(endpoint(&server, "bucket"));
+        let mut client = config_of(endpoint(&server, "bucket"));
+        // In the background nobody else gives up what hangs.
+        (client.stall_max, client.deadline) = (Duration::from_secs(60), Duration::from_secs(300));
         let mut config = TierConfig::new(client).with_capacity(64 << 20).with_prefix(PREFIX);
         config.fresh_miss_max = Duration::ZERO;
         let tier = Arc::new(S3Tier::open(change(config)).unwrap());
@@ -51,7 +53,7 @@ impl World {
         let world = World { suite, server, stranger, runtime, tier };
         let begun = Instant::now();
         while world.status().reasons.iter().any(|reason| reason.contains("listed")) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "no first listing: {:?}", world.status());
+            assert!(begun.elapsed() < Duration::from_secs(600), "no first listing: {:?}", world.status());
             std::thread::sleep(Duration::from_millis(2));
         }
         world

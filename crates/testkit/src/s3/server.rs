@@ -110,6 +110,7 @@ pub(super) struct Shared {
     seen: Mutex<Vec<Seen>>,
     open: AtomicUsize,
     accepted: AtomicUsize,
+    stalled: AtomicUsize,
     stopped: AtomicBool,
     clock_step_s: AtomicI64,
     sockets: Mutex<Vec<TcpStream>>,
@@ -168,6 +169,7 @@ impl Server {
             seen: Mutex::default(),
             open: AtomicUsize::new(0),
             accepted: AtomicUsize::new(0),
+            stalled: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
             clock_step_s: AtomicI64::new(0),
             sockets: Mutex::default(),
@@ -215,6 +217,11 @@ impl Server {
     /// The requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         lock(&self.shared.seen).clone()
+    }
+
+    /// How many requests had to wait by [`Fault::Stall`] so far, or still do. Those are [seen](Self::seen) when they are answered.
+    pub fn stalled(&self) -> usize {
+        self.shared.stalled.load(Ordering::SeqCst)
     }
 
     /// The bytes of an object.
@@ -405,7 +412,10 @@ impl Shared {
                 let (name, value) = elsewhere.header.clone().unwrap_or(("x-none", String::new()));
                 return refusal.with(name, value);
             }
-            Some(Fault::Stall(time)) => thread::sleep(*time),
+            Some(Fault::Stall(time)) => {
+                self.stalled.fetch_add(1, Ordering::SeqCst);
+                thread::sleep(*time);
+            }
             _ => {}
         }
         if let Err(refusal) = self.verdict(request, &body) {

@@ -58,8 +58,8 @@ pub(super) fn notes_within(adapter: &Adapter) -> Vec<String> {
 pub(super) fn params(params: &Value, place: &str, rules: Rules) -> Result<Config, Error> {
     let params = &own(params);
     match (params.field("tiers"), params.field("config").and_then(Value::as_text)) {
-        (Some(_), _) => native::config(params, place),
-        (None, Some(path)) => Config::read(path.as_ref()),
+        (Some(_), _) => Ok(native::config(params, place)?.listed_at(place)),
+        (None, Some(path)) => Ok(Config::read(path.as_ref())?.listed_at(path)),
         (None, None) if is_lmcaches(params) => config(&Adapter::read(params, place, rules)?),
         (None, None) => native::tier(params, place).map(|tier| Config::new().with(tier)),
     }

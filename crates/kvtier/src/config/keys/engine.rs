@@ -2,7 +2,7 @@
 
 use super::Form::{Engine as InEngine, Extra as InExtra};
 use super::Kind::{
-    Bool, Dict, Float, Floats, Int, Ints, Locations, Mode, Name, Object, Paths, Text, Texts, Tiers, Word,
+    Bool, Dict, Float, Floats, Int, Ints, Locations, Mode, Name, Object, Paths, Size, Text, Texts, Tiers, Word,
 };
 use super::Role::{Engine, Extra, Gds, Ignored, Plugin, Refused, Used};
 use super::{Form, Key, Kind, Role, at};
@@ -163,7 +163,10 @@ pub(super) const EXTRA: &[Key] = &[
     extra("remote_storage_plugin.<name>.class_name", Text, "null", Engine, "the class of that plugin"),
     extra("remote_storage_plugin.<name>.tiers", Tiers, "null", Used, "ours: the tiers of a plugin of ours, in the native form"),
     extra("remote_storage_plugin.<name>.url", Text, "null", Used, "ours: instead of `.tiers`, what `remote_url` would be"),
-    extra("remote_storage_plugin.<name>.metrics", Text, "null", Used, "ours: where the Python module serves the metrics of a plugin of ours, such as `127.0.0.1:9464`; the worker's number is added to the port"),
+    extra("remote_storage_plugin.<name>.metrics", Text, "null", Used, "ours: where the Python module serves the metrics of a plugin of ours, such as `127.0.0.1:9464`; the worker's number is added to the port; also under `storage_plugin.<name>`"),
+    extra("storage_plugin.<name>.gds_path", Text, "null", Used, "ours: instead of `.tiers`, what `gds_path` would be, for `KvtierGdsBackend`"),
+    extra("storage_plugin.<name>.bytes", Size, "null", Used, "ours: the cap of the directory of `.gds_path`; without it what the file system has"),
+    extra("storage_plugin.<name>.save_from", Word, "host", Used, "ours: where LMCache puts a chunk before `KvtierGdsBackend` saves it: `host`, or `gpu` as its own backend has it"),
     extra("remote_storage_plugin.<name>.base_path", Text, "null", Used, "the directory of LMCache's plugin `fs`"),
 ];
 

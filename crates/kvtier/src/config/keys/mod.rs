@@ -148,6 +148,20 @@ pub(crate) fn of_extra() -> impl Iterator<Item = &'static Key> {
     all().filter(|key| key.form == Form::Extra)
 }
 
+/// The settings below `extra_config` that are read for a bucket that an `s3://` URL names: those of its object.
+pub(crate) fn of_bucket_url() -> impl Iterator<Item = &'static Key> {
+    all().filter(|key| key.form == Form::Of("s3") && key.name != "s3_endpoint")
+}
+
+/// The settings of one plugin of ours, without what stands before them: `kind` is `storage_plugin` or `remote_storage_plugin`.
+pub(crate) fn of_our_plugin(kind: &str) -> impl Iterator<Item = &'static str> {
+    let is_backend = kind == "storage_plugin";
+    of_extra().filter_map(move |key| {
+        let own = key.name.strip_prefix("storage_plugin.<name>.").filter(|_| is_backend);
+        own.or_else(|| key.name.strip_prefix("remote_storage_plugin.<name>.").filter(|what| *what != "base_path"))
+    })
+}
+
 /// The settings of LMCache's file.
 pub(crate) fn of_engine() -> &'static [Key] {
     engine::KEYS
@@ -159,18 +173,19 @@ pub fn named(name: &str) -> Vec<&'static Key> {
     let plain = name.strip_prefix("LMCACHE_").map(str::to_lowercase);
     let name = plain.as_deref().unwrap_or(name);
     let name = old_name(name).unwrap_or(name);
-    let plugin = of_plugin(name);
-    let name = plugin.as_deref().unwrap_or(name);
+    let of_plugins = of_plugin(name);
+    let is_named = |key: &Key| key.name == name || of_plugins.iter().any(|other| key.name == *other);
     // The other spelling of a directory's cap.
     let is_cap = |key: &Key| name == "capacity" && key.name == "bytes" && key.form == Form::Of("file");
-    all().filter(|key| key.name == name || is_cap(key)).collect()
+    all().filter(|key| is_named(key) || is_cap(key)).collect()
 }
 
-/// A setting of a plugin, by the name that the table has for those of all plugins.
-fn of_plugin(name: &str) -> Option<String> {
-    let own = name.strip_prefix("remote_").unwrap_or(name).strip_prefix("storage_plugin.")?;
-    let (plugin, what) = own.rsplit_once('.')?;
-    (!plugin.is_empty()).then(|| format!("remote_storage_plugin.<name>.{what}"))
+/// A setting of a plugin, by the names that the table has for those of all plugins.
+fn of_plugin(name: &str) -> Vec<String> {
+    let own = name.strip_prefix("remote_").unwrap_or(name).strip_prefix("storage_plugin.");
+    let split = own.and_then(|own| own.rsplit_once('.')).filter(|(plugin, _)| !plugin.is_empty());
+    let kinds = ["remote_storage_plugin", "storage_plugin"].into_iter();
+    split.map_or_else(Vec::new, |(_, what)| kinds.map(|kind| format!("{kind}.<name>.{what}")).collect())
 }
 
 /// The setting whose name is nearest to `name`, if one is near enough to be meant.

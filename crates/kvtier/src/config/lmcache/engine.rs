@@ -4,7 +4,7 @@ use kvtier_core::{Error, ErrorKind};
 
 use super::convert::{convert, doubt};
 use super::python::{self, Misfit};
-use super::{Inputs, check, porting, unknown};
+use super::{Inputs, check, plugins, porting, unknown};
 use crate::config::keys::{self, Key, Kind, Role};
 use crate::config::value::{Value, is_secret};
 use crate::config::{near, yaml};
@@ -203,19 +203,28 @@ impl LmcacheConfig {
     fn note_unknown_extras(&mut self) {
         let source = self.setting("extra_config").map_or(Source::Default, |setting| setting.source.clone());
         let extras: Vec<&str> = keys::all().filter(|key| key.form == keys::Form::Extra).map(|key| key.name).collect();
-        let buckets: Vec<&str> = keys::adapter::of("s3").map(|key| key.name).collect();
+        let is_bucket_setting = |name: &str| keys::of_bucket_url().any(|key| key.name == name);
+        let is_read = plugins::has_bucket(self);
         let is_known = |name: &str| {
             extras.contains(&name)
-                || buckets.contains(&name)
+                || is_bucket_setting(name)
                 || keys::old_name(name).is_some()
                 || name.contains('.')
                 || name.starts_with("nixl_")
         };
         let map = self.value("extra_config").as_map().unwrap_or_default();
-        let unknown: Vec<String> = map.iter().map(|(name, _)| name.clone()).filter(|name| !is_known(name)).collect();
-        for name in unknown {
-            let text = format!("no storage setting is called that{}", near::hint(&name, extras.iter().copied()));
-            self.note(&format!("extra_config.{name}"), source.clone(), text);
+        let texts = map.iter().filter_map(|(name, _)| {
+            let text = match is_known(name) {
+                false => format!("no storage setting is called that{}", near::hint(name, extras.iter().copied())),
+                true if is_read || extras.contains(&name.as_str()) || !is_bucket_setting(name) => return None,
+                true => "no effect: it is a setting of a bucket, and neither remote_url nor a plugin's url is an s3:// URL; a tier under \
+                         `tiers` has such settings itself"
+                    .to_owned(),
+            };
+            Some((format!("extra_config.{name}"), text))
+        });
+        for (key, text) in texts.collect::<Vec<_>>() {
+            self.note(&key, source.clone(), text);
         }
     }
 }
@@ -280,7 +289,7 @@ impl Reading {
     /// A file whose settings of storage are all unknown would run in memory alone.
     fn refuse_unknown_storage(&mut self, inputs: &Inputs) {
         let known = self.config.settings.iter().filter(|setting| setting.source != Source::Default);
-        let is_named = known.into_iter().any(|setting| unknown::is_storage(setting.key.name));
+        let is_named = known.into_iter().any(|setting| unknown::is_storage(setting.key.name, &setting.value));
         if self.lenient || is_named || self.unknown_storage.is_empty() {
             return;
         }

@@ -6,7 +6,7 @@ use super::engine::LmcacheConfig;
 use super::{python, stack};
 use crate::config::TierSpec;
 use crate::config::adapter::{Adapter, Rules};
-use crate::config::keys::{Form, Kind, all};
+use crate::config::keys::{Kind, of_bucket_url};
 use crate::config::value::{Value, mask_url};
 
 /// The tier of `remote_url`, if there is one.
@@ -15,22 +15,22 @@ pub(super) fn tier(config: &LmcacheConfig) -> Result<Option<TierSpec>, Error> {
     of_url(config, url, "remote_url").map(Some)
 }
 
-/// The tier of a URL that stands under `name`.
+/// The tier of a URL that stands under `name`: `remote_url`, or a setting below `extra_config` with that before its name.
 pub(super) fn of_url(config: &LmcacheConfig, url: &str, name: &str) -> Result<TierSpec, Error> {
+    let setting = if name.starts_with("extra_config.") { "extra_config" } else { name };
     match url.split_once("://") {
-        Some(("s3", _)) => s3(config, url),
-        Some(("fs", rest)) => fs(config, rest),
+        Some(("s3", _)) => s3(config, url, name),
+        // The host says nothing.
+        Some(("fs", rest)) => {
+            let path = rest.find('/').map_or("", |at| &rest[at..]);
+            let path = config.extra("fs_base_path").and_then(Value::as_text).unwrap_or(path);
+            directory(config, path, setting)
+        }
         _ => {
-            Err(config.unsupported(name, &format!("{}: no tier speaks that; s3:// and fs:// have one", mask_url(url))))
+            let what = format!("{}: no tier speaks that; s3:// and fs:// have one", mask_url(url));
+            Err(config.unsupported(setting, &what))
         }
     }
-}
-
-/// `fs://host:port/path`; the host says nothing.
-fn fs(config: &LmcacheConfig, rest: &str) -> Result<TierSpec, Error> {
-    let path = rest.find('/').map_or("", |at| &rest[at..]);
-    let path = config.extra("fs_base_path").and_then(Value::as_text).unwrap_or(path);
-    directory(config, path, "remote_url")
 }
 
 /// A directory in the layout of LMCache's FSConnector.
@@ -43,7 +43,7 @@ pub(super) fn directory(config: &LmcacheConfig, path: &str, name: &str) -> Resul
 }
 
 /// A bucket, by the fields of the adapter's object: `extra_config` has the same names.
-fn s3(config: &LmcacheConfig, url: &str) -> Result<TierSpec, Error> {
+fn s3(config: &LmcacheConfig, url: &str, name: &str) -> Result<TierSpec, Error> {
     if config.extra("save_chunk_meta").is_some_and(Value::is_truthy) {
         return Err(config.wrong("extra_config", "save_chunk_meta must be false with a bucket; LMCache refuses it too"));
     }
@@ -52,8 +52,7 @@ fn s3(config: &LmcacheConfig, url: &str) -> Result<TierSpec, Error> {
     }
     let mut object =
         vec![("type".to_owned(), Value::Text("s3".into())), ("s3_endpoint".to_owned(), Value::Text(url.into()))];
-    let own: Vec<_> = all().filter(|key| key.form == Form::Of("s3") && key.name != "s3_endpoint").collect();
-    for key in own {
+    for key in of_bucket_url() {
         let Some(raw) = config.extra(key.name) else { continue };
         let value = match (key.kind, raw) {
             (Kind::Positive, Value::Text(_)) => python::int(raw).map_or_else(|_| raw.clone(), Value::Int),
@@ -66,16 +65,16 @@ fn s3(config: &LmcacheConfig, url: &str) -> Result<TierSpec, Error> {
     let place =
         config.setting("extra_config").map_or(String::new(), |setting| format!("{}: extra_config", setting.source));
     let adapter = Adapter::read(&Value::Map(object), &place, Rules::Lmcache { lenient: config.is_lenient() })?;
-    finish(config, &adapter)
+    finish(config, &adapter, name)
 }
 
 /// What the in-process mode has of its own: its layout, its deadline.
 #[cfg(feature = "s3")]
-fn finish(config: &LmcacheConfig, adapter: &Adapter) -> Result<TierSpec, Error> {
+fn finish(config: &LmcacheConfig, adapter: &Adapter, name: &str) -> Result<TierSpec, Error> {
     let mut tier = crate::config::s3::spec(adapter)?;
     if let TierSpec::S3(spec) = &mut tier {
         spec.layout = layout(config, spec.layout)?;
-        spec.place = place(config);
+        spec.place = place(config, name);
         spec.whole_chunks = config.value("save_unfull_chunk").as_bool() != Some(true);
         let secs = config.value("blocking_timeout_secs").as_int().and_then(|secs| u64::try_from(secs).ok());
         let secs = secs.filter(|secs| *secs > 0);
@@ -103,18 +102,17 @@ fn layout(config: &LmcacheConfig, written: kvtier_s3::tier::Layout) -> Result<kv
     Ok(Layout::Kvtier)
 }
 
-/// Where the bucket is written.
+/// Where the bucket is written: the file or variable, and the setting of this name.
 #[cfg(feature = "s3")]
-fn place(config: &LmcacheConfig) -> String {
-    let remote = config.setting("remote_url").filter(|setting| setting.value.is_truthy());
-    let (name, setting) = match remote {
-        Some(setting) => ("remote_url", Some(setting)),
-        None => ("extra_config", config.setting("extra_config")),
+fn place(config: &LmcacheConfig, name: &str) -> String {
+    let (setting, shown) = match name.strip_prefix("extra_config.") {
+        Some(own) => ("extra_config", format!("extra_config: {own}")),
+        None => (name, name.to_owned()),
     };
-    setting.map_or_else(|| name.to_owned(), |setting| format!("{}: {name}", setting.source))
+    config.setting(setting).map_or_else(|| shown.clone(), |setting| format!("{}: {shown}", setting.source))
 }
 
 #[cfg(not(feature = "s3"))]
-fn finish(_: &LmcacheConfig, adapter: &Adapter) -> Result<TierSpec, Error> {
+fn finish(_: &LmcacheConfig, adapter: &Adapter, _: &str) -> Result<TierSpec, Error> {
     crate::config::s3::spec(adapter)
 }

@@ -8,11 +8,14 @@ use super::engine::{LmcacheConfig, Setting, Source};
 use super::{plugins, remote};
 use crate::config::keys::{self, Role};
 use crate::config::value::{Value, is_secret};
-use crate::config::{Config, TierSpec};
+use crate::config::{Config, TierSpec, near};
 
 /// Where the shape of a full chunk stands below `extra_config`, for the GPU tier: none of LMCache's own settings tells it.
 #[cfg(feature = "gds")]
 const GDS_SHAPE: &str = "kvtier.gds_shape";
+
+/// What the names of our own settings below `extra_config` begin with.
+const OURS: &str = "kvtier.";
 
 /// The tiers of a configuration of LMCache's, and what became of what was set.
 #[derive(Clone, Debug)]
@@ -50,11 +53,8 @@ impl LmcacheConfig {
         config.tiers.extend(self.disk(device)?);
         config.tiers.extend(self.gds(device)?);
         config.tiers.extend(remote::tier(self)?);
-        let own = config.tiers.len();
+        let mut config = config.at("LMCache's own settings");
         plugins::configs(self, device)?.into_iter().for_each(|plugin| config.append(plugin));
-        if plugins::has_backend(self) {
-            config.tiers.iter_mut().skip(own).for_each(TierSpec::learn_shape_from_saves);
-        }
         if config.tiers.is_empty() {
             if self.value("local_cpu").as_bool() == Some(true) {
                 let what = "no room for the host tier, and no other tier is named; set it above 0, or local_disk or remote_url";
@@ -113,6 +113,13 @@ impl LmcacheConfig {
             if self.extra(key.name).is_some_and(Value::is_truthy) {
                 return Err(self.unsupported("extra_config", &format!("{}: {}", key.name, key.what)));
             }
+        }
+        let known = || keys::of_extra().map(|key| key.name).filter(|name| name.starts_with(OURS));
+        let map = self.value("extra_config").as_map().unwrap_or_default();
+        let unknown = map.iter().find(|(name, _)| name.starts_with(OURS) && !known().any(|known| known == name));
+        if let Some((name, _)) = unknown {
+            let hint = near::hint(name, known());
+            return Err(self.wrong("extra_config", &format!("{name}: kvtier has no such setting{hint}; take it out")));
         }
         Ok(())
     }
@@ -249,7 +256,7 @@ impl LmcacheConfig {
         // What is a setting of its own today stood here once.
         let key = key.or_else(|| keys::of_engine().iter().find(|key| name != found && key.name == found));
         // What we add to a bucket's object is read here too.
-        let key = key.or_else(|| keys::adapter::of("s3").find(|key| key.name == name));
+        let key = key.or_else(|| keys::of_bucket_url().find(|key| key.name == name));
         let (used, why) = match key {
             Some(key) => self.fate(key),
             None if plugins::is_ours(self, name) => (true, "of a plugin that is ours".into()),

@@ -4,11 +4,9 @@ use crate::config::near;
 use crate::config::value::Value;
 
 /// The settings that name storage.
-const STORAGE: [&str; 13] = [
+const STORAGE: [&str; 9] = [
     "local_cpu",
-    "max_local_cpu_size",
     "local_disk",
-    "max_local_disk_size",
     "remote_url",
     "gds_path",
     "maru_path",
@@ -16,9 +14,10 @@ const STORAGE: [&str; 13] = [
     "audit_actual_remote_url",
     "storage_plugins",
     "remote_storage_plugins",
-    "enable_pd",
-    "enable_p2p",
 ];
+
+/// Settings of storage that name none by themselves: a name that is close to one of them means storage all the same.
+const SIZES: [&str; 2] = ["max_local_cpu_size", "max_local_disk_size"];
 
 /// Words in the names of settings that name storage.
 const WORDS: [&str; 14] = [
@@ -38,9 +37,9 @@ const WORDS: [&str; 14] = [
     "cache_dir",
 ];
 
-/// Whether a setting of this name is one of LMCache's that name storage.
-pub(super) fn is_storage(name: &str) -> bool {
-    STORAGE.contains(&name)
+/// Whether a setting of LMCache's names storage: `false`, null and empty values name none.
+pub(super) fn is_storage(name: &str, value: &Value) -> bool {
+    STORAGE.contains(&name) && value.is_truthy()
 }
 
 /// Whether an unknown setting probably names storage: by its name, or because it is a mapping, which no setting of LMCache's is but
@@ -49,7 +48,9 @@ pub(super) fn names_storage(name: &str, value: &Value) -> bool {
     let lower = name.to_lowercase();
     let is_map = |value: &Value| matches!(value, Value::Map(_));
     let is_object = is_map(value) || value.as_list().is_some_and(|list| list.iter().any(is_map));
-    is_object || WORDS.iter().any(|word| lower.contains(word)) || near::nearest(&lower, STORAGE).is_some()
+    is_object
+        || WORDS.iter().any(|word| lower.contains(word))
+        || near::nearest(&lower, STORAGE.into_iter().chain(SIZES)).is_some()
 }
 
 /// Why a file whose settings of storage are all unknown is refused.

@@ -6,7 +6,7 @@ use kvtier_s3::tier::{S3Tier, TierConfig};
 use kvtier_s3::{Config, Credentials, Endpoint, Place, Trust};
 
 use super::spec::S3Spec;
-use crate::config::value::mask_url;
+use crate::config::value::mask_address;
 
 impl S3Spec {
     /// The endpoint that it means, with what the environment says where it says nothing itself (`AWS_ENDPOINT_URL_S3`, `AWS_REGION`).
@@ -16,7 +16,7 @@ impl S3Spec {
         (place.region, place.style, place.provider) = (self.region.clone(), self.style, self.provider);
         place.tls = Some(self.tls).filter(|tls| !tls);
         let written = match (self.place.is_empty(), self.endpoint.as_deref().or(self.bucket.as_deref())) {
-            (false, Some(text)) => format!("{} = {:?}: ", self.place, mask_url(text)),
+            (false, Some(text)) => format!("{} = {:?}: ", self.place, mask_address(text)),
             (false, None) => format!("{}: ", self.place),
             (true, _) => String::new(),
         };
@@ -25,7 +25,7 @@ impl S3Spec {
             let what = format!(
                 "{}: {written}{:?} holds a placeholder in braces; write the real name",
                 self.name,
-                mask_url(text)
+                mask_address(text)
             );
             return Err(Error::new(ErrorKind::Invalid, what));
         }

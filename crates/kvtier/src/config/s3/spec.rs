@@ -5,7 +5,7 @@ use std::time::Duration;
 use kvtier_core::{Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
-use kvtier_s3::tier::{Compat, Evictor, Layout, Verify};
+use kvtier_s3::tier::{Compat, Evictor, Layout, TierConfig, Verify};
 use kvtier_s3::{Checksum, Credentials, Http2, Provider, Style};
 
 use crate::config::adapter::{Adapter, Fields, Rules};
@@ -158,6 +158,13 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     spec.verify = word(adapter, "verify", verify)?.unwrap_or_default();
     spec.evictor = word(adapter, "evictor", Evictor::named)?.unwrap_or_default();
     spec.storage_class = text("storage_class");
+    if let Some(class) = spec.storage_class.as_deref().filter(|class| !TierConfig::is_readable_class(class)) {
+        let what = format!(
+            "{place}: storage_class = {class:?}: it is no word, or a class whose objects cannot be read at once (GLACIER, DEEP_ARCHIVE); \
+             choose another, such as INTELLIGENT_TIERING"
+        );
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
     spec.chunk_bytes = fields.value("chunk_bytes").as_int().map(i64::cast_unsigned);
     spec.name = text("name").unwrap_or(spec.name);
     let named = if fields.text("s3_endpoint").is_some() { "s3_endpoint" } else { "bucket" };

@@ -1,9 +1,15 @@
 """What of LMCache's configuration means the tiers of a storage plugin."""
 
-from typing import Any
+from typing import Any, Optional
 
 from lmcache.v1.config import LMCacheEngineConfig
+from lmcache.v1.metadata import LMCacheMetadata
 from lmcache.v1.storage_backend.path_sharder import PathSharder
+
+from . import _plugin_settings
+
+# What the plugin reads below `storage_plugin.<name>`, LMCache's own settings for it included.
+SETTINGS = ("module_path", "class_name", "tiers", "url", "gds_path", "bytes", "save_from", "metrics")
 
 
 def own_name(config: LMCacheEngineConfig, class_name: str) -> str:
@@ -24,6 +30,11 @@ def settings(config: LMCacheEngineConfig, name: str, dst_device: str) -> dict[st
             f"gds_path = {config.gds_path!r} starts LMCache's own GDS backend beside ours, on the same files: move it to "
             f"extra_config[{place + '.gds_path'!r}]"
         )
+    others = [f"storage_plugin.{other}" for other in config.storage_plugins or []]
+    _plugin_settings.refuse_unknown(extra, place, SETTINGS, others)
+    given = {what for what in SETTINGS if extra.get(f"{place}.{what}") is not None}
+    if "bytes" in given and "gds_path" not in given and given & {"tiers", "url"}:
+        raise ValueError(f"extra_config['{place}.bytes'] is the cap of gds_path, which is missing: write `bytes` into the tier that it is for")
     own = {key: value for key, value in extra.items() if key.startswith(f"{place}.")}
     own[f"{place}.module_path"] = "kvtier.lmcache"
     paths = own.get(f"{place}.gds_path")
@@ -37,6 +48,11 @@ def settings(config: LMCacheEngineConfig, name: str, dst_device: str) -> dict[st
     for key in given & {"use_gds", "gds_backend", "cache_policy"}:
         means[key] = getattr(config, key)
     return means
+
+
+def metrics_address(config: LMCacheEngineConfig, name: str, metadata: LMCacheMetadata) -> Optional[str]:
+    """Where to serve metrics, if anywhere."""
+    return _plugin_settings.metrics_address(dict(config.extra_config or {}), f"storage_plugin.{name}", metadata)
 
 
 def save_from(config: LMCacheEngineConfig, name: str) -> str:

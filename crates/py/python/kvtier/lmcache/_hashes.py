@@ -1,7 +1,7 @@
 """Whether LMCache gives a chunk the same name in every process. Without that nothing that was saved is found again."""
 
+import importlib
 import os
-import sys
 from typing import Any, Optional
 
 from .._log import logger
@@ -19,12 +19,10 @@ def unstable(config: Any) -> Optional[str]:
     hash of a text differs in each process without the variable; LMCache takes it for every algorithm that is not vLLM's. Without vLLM
     ``NONE_HASH`` is 0, and hashes of numbers do not depend on the seed.
     """
-    utils = sys.modules.get("vllm.v1.core.kv_cache_utils")
-    if utils is None:
-        try:
-            from vllm.v1.core import kv_cache_utils as utils
-        except (ImportError, AttributeError):
-            return None
+    try:
+        utils = importlib.import_module("vllm.v1.core.kv_cache_utils")
+    except (ImportError, AttributeError):
+        return None
     if not hasattr(utils, "init_none_hash"):
         return None
     seed, algorithm = os.environ.get("PYTHONHASHSEED"), str(config.pre_caching_hash_algorithm)

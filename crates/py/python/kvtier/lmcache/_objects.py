@@ -12,15 +12,7 @@ from lmcache.v1.memory_management import MemoryFormat, MemoryObj
 from lmcache.v1.metadata import LMCacheMetadata
 
 from .. import _native
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The tensor that a chunk is, as the header of its file states it."""
-
-    axes: tuple[int, ...]
-    format: str
-    dtype: str
+from .._shapes import Shape
 
 
 @dataclass(frozen=True)
@@ -33,22 +25,17 @@ class Group:
 
     def token_bytes(self) -> int:
         """Bytes of one token, whose axis counts 1."""
-        return math.prod(self.axes) * self.dtype.itemsize
+        return int(math.prod(self.axes) * self.dtype.itemsize)
 
     def shape(self, tokens: int) -> torch.Size:
         return torch.Size([tokens if at == self.token_axis else n for at, n in enumerate(self.axes)])
 
 
 class OnGpu:
-    """Memory of an object on a GPU, for the native half. All work on the GPU so far comes before ours."""
+    """Memory of an object on a GPU, for the native half, and the stream after whose work ours comes."""
 
-    def __init__(self, obj: MemoryObj) -> None:
+    def __init__(self, obj: MemoryObj, stream: int) -> None:
         self.obj = obj
-        stream = 0
-        if torch.cuda.is_initialized():
-            # LMCache may have filled the object on a stream of its own, which nothing names here.
-            torch.cuda.synchronize()
-            stream = torch.cuda.current_stream().cuda_stream
         self.__cuda_array_interface__ = {
             "shape": (obj.get_size(),),
             "typestr": "|u1",
@@ -74,8 +61,24 @@ def groups(key: CacheEngineKey, metadata: LMCacheMetadata, config: LMCacheEngine
 
 
 def memory(objs: Sequence[Any]) -> list[Any]:
-    """Where the bytes of objects are: the driver knows which addresses are on a GPU."""
-    return [OnGpu(obj) if _native.is_on_gpu(obj.data_ptr) else obj.byte_array for obj in objs]
+    """Where the bytes of objects are: the driver knows which addresses are on a GPU. All work on these GPUs so far comes before ours."""
+    is_on_gpu = [_native.is_on_gpu(obj.data_ptr) for obj in objs]
+    streams = _synchronized({obj.raw_tensor.device for obj, is_there in zip(objs, is_on_gpu) if is_there})
+    return [
+        OnGpu(obj, streams.get(obj.raw_tensor.device, 0)) if is_there else obj.byte_array
+        for obj, is_there in zip(objs, is_on_gpu)
+    ]
+
+
+def _synchronized(devices: set[torch.device]) -> dict[torch.device, int]:
+    """Waits for these GPUs, and gives the current stream of each. The calling thread's current device may be another."""
+    streams: dict[torch.device, int] = {}
+    if torch.cuda.is_initialized():
+        for device in devices:
+            # LMCache may have filled the objects on a stream of its own, which nothing names here.
+            torch.cuda.synchronize(device)
+            streams[device] = torch.cuda.current_stream(device).cuda_stream
+    return streams
 
 
 def shape(obj: MemoryObj) -> Optional[Shape]:

@@ -57,7 +57,12 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         own = {name: value for name, value in params.items() if name in OWN_PARAMS}
         rest = {name: value for name, value in params.items() if name not in OWN_PARAMS}
         self._tiers = _native.Tiers(
-            {"adapter": rest}, engine_keys=False, load_releases=False, hold_seconds=LOCK_SECONDS, **own
+            {"adapter": rest},
+            engine_keys=False,
+            load_releases=False,
+            hold_seconds=LOCK_SECONDS,
+            needs_metrics=False,
+            **own,
         )
         _told.opened(f"kvtier.lmcache.KvtierL2Adapter over {self._tiers.name!r}")
         self._stores, self._lookups, self._loads = (self._tiers.queue() for _ in range(3))

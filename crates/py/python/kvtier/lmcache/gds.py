@@ -1,7 +1,7 @@
 """A storage plugin of LMCache's in-process mode for memory of GPUs."""
 
 import asyncio
-import threading
+import functools
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Callable, Optional, Union
@@ -17,20 +17,19 @@ from lmcache.v1.storage_backend.abstract_backend import AllocatorBackendInterfac
 from .. import _log, _native, _told, errors
 from .._asking import Asking
 from .._log import logger
+from .._shapes import Shape
 from . import _gds_settings, _hashes
-from ._objects import Shape, groups, keep, memory, shape
+from ._objects import groups, keep, memory, shape
+from ._references import MaybeObjs, Saves, Saving, allocated, release, released_unless_done
 
 _log.follow_lmcache()
 
 Keys = list[CacheEngineKey]
 Objs = list[MemoryObj]
-MaybeObjs = list[Optional[MemoryObj]]
 OnSaved = Optional[Callable[[CacheEngineKey], None]]
 
 # Direct I/O wants pages, and so does cuFile.
 PAGE = 4096
-# How long the event loop may take to let go of the descriptor at the end.
-CLOSE_SECONDS = 60
 
 
 class Closed:
@@ -86,13 +85,14 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
             load_releases=False,
             hold_seconds=float(config.pin_timeout_sec),
             timeout_seconds=float(config.blocking_timeout_secs),
+            metrics=_gds_settings.metrics_address(config, name, metadata),
+            needs_metrics=False,
         )
         _told.opened(self)
         _hashes.warn(config)
         self._save_from = _gds_settings.save_from(config, name)
         self._asking: Optional[Asking] = None
-        self._lock = threading.Lock()
-        self._saving: set[CacheEngineKey] = set()
+        self._saves = Saves()
         self._gpu = self.initialize_allocator(config, metadata)
         if self._gpu is None and local_cpu_backend is None and metadata.role != "scheduler":
             raise ValueError("no memory to load into: set max_local_cpu_size, or gds_buffer_size on a machine with a GPU")
@@ -132,8 +132,7 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         return _prefix(lens)
 
     def exists_in_put_tasks(self, key: CacheEngineKey) -> bool:
-        with self._lock:
-            return key in self._saving
+        return key in self._saves
 
     def batched_submit_put_task(
         self,
@@ -142,17 +141,19 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         transfer_spec: Any = None,
         on_complete_callback: OnSaved = None,
     ) -> Optional[list["Future[None]"]]:
-        """Saves in the background. An object is LMCache's again when its save has ended; ``on_complete_callback`` hears of what is there."""
-        new = []
-        with self._lock:
-            for key, obj in zip(keys, objs):
-                if key not in self._saving:
-                    self._saving.add(key)
-                    obj.ref_count_up()
-                    new.append((key, obj))
+        """Saves in the background. The reference of an object is released when its save has ended, also where that was cancelled or failed;
+        ``on_complete_callback`` is called for each chunk that is stored. The future can be cancelled only until the saves begin."""
+        new = self._saves.begin(keys, objs)
         if not new:
             return None
-        return [asyncio.run_coroutine_threadsafe(self._save(new, on_complete_callback), self.loop)]
+        ended: "Future[None]" = Future()
+        try:
+            self.loop.call_soon_threadsafe(self._start_saves, new, on_complete_callback, ended)
+        except RuntimeError as e:
+            self._saves.end(new)
+            logger.warning("save: LMCache's event loop takes no more work: %s", e)
+            return None
+        return [ended]
 
     def get_blocking(self, key: CacheEngineKey) -> Optional[MemoryObj]:
         return self.batched_get_blocking([key])[0]
@@ -176,8 +177,7 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         ask = self._ask()
         fault, lens = await ask.future(ask.queue.lookup(_names(keys), prefix=True))
         _told.fault("lookup", fault)
-        # Waiting for memory would keep the loop from what gives memory back.
-        objs = await asyncio.to_thread(self._allocate_each, keys, lens)
+        objs = await allocated(lambda: self._allocate_each(keys, lens))
         at = [n for n, obj in enumerate(objs) if obj is not None]
         answers: list[int] = []
         try:
@@ -188,9 +188,7 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         finally:
             keep(objs, at, answers)
         first_miss = next((n for n, obj in enumerate(objs) if obj is None), len(objs))
-        for obj in objs[first_miss:]:
-            if obj is not None:
-                obj.ref_count_down()
+        release(objs[first_miss:])
         return [obj for obj in objs[:first_miss] if obj is not None]
 
     def pin(self, key: CacheEngineKey) -> bool:
@@ -258,10 +256,12 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         return healthy, reasons, dict(counters)
 
     def close(self) -> None:
+        """Waits until all I/O has ended. Where a medium does not end it, that is an error, and the memory on the GPU stays allocated."""
         tiers, self._tiers = self._tiers, Closed()
+        if isinstance(tiers, Closed):
+            return
         tiers.close()
-        if self._asking is not None and self.loop is not None and self.loop.is_running():
-            asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result(CLOSE_SECONDS)
+        self._stop_asking()
         if self._gpu is not None:
             self._gpu.close()
 
@@ -277,10 +277,10 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
             self._asking = Asking(self._tiers.queue(), asyncio.get_running_loop())
         return self._asking
 
-    async def _stop(self) -> None:
-        if self._asking is not None:
-            self._asking.stop()
-            self._asking = None
+    def _stop_asking(self) -> None:
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.stop_soon()
 
     def _register(self, tiers: _native.Tiers) -> None:
         """GPU memory with cuFile, and LMCache's pinned memory with the kernel. Without, all works as well."""
@@ -294,40 +294,57 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
                     came = [str(e)]
                 logger.info("memory of LMCache's: %s", "; ".join(came))
 
-    async def _save(self, new: list[tuple[CacheEngineKey, MemoryObj]], callback: OnSaved) -> None:
-        alike: dict[Optional[Shape], list[tuple[CacheEngineKey, MemoryObj]]] = {}
-        for key, obj in new:
-            alike.setdefault(shape(obj), []).append((key, obj))
-        await asyncio.gather(*(self._save_alike(one, group, callback) for one, group in alike.items()))
+    def _start_saves(self, new: list[Saving], callback: OnSaved, ended: "Future[None]") -> None:
+        """On the loop. It ends saves in callbacks of tasks: a task that is cancelled before it starts runs no code of its own."""
+        if not ended.set_running_or_notify_cancel():
+            self._saves.end(new)
+            return
+        tasks = []
+        for one, group in self._by_shape(new):
+            tasks.append(self.loop.create_task(self._save(one, group)))
+            tasks[-1].add_done_callback(functools.partial(self._end_saves, group, callback))
+        all_tasks = asyncio.gather(*tasks, return_exceptions=True)
+        all_tasks.add_done_callback(lambda _: ended.set_result(None))
 
-    async def _save_alike(
-        self, one: Optional[Shape], group: list[tuple[CacheEngineKey, MemoryObj]], callback: OnSaved
-    ) -> None:
-        """Chunks of one shape, which the headers of their files state."""
-        answers: list[int] = []
-        try:
-            ask = self._ask()
-            names, from_ = _names([key for key, _ in group]), memory([obj for _, obj in group])
-            fault, answers = await ask.home(ask.queue.save(names, from_, one))
-            _told.fault("save", fault)
-        except (ValueError, errors.Error) as e:
-            logger.warning("save: %s", e)
-        finally:
-            with self._lock:
-                self._saving.difference_update(key for key, _ in group)
-            for _, obj in group:
-                obj.ref_count_down()
-        for (key, _), answer in zip(group, answers):
+    def _by_shape(self, new: list[Saving]) -> list[tuple[Optional[Shape], list[Saving]]]:
+        """One batch for the chunks of each shape, which the headers of their files state."""
+        alike: dict[Optional[Shape], list[Saving]] = {}
+        for saving in new:
+            try:
+                alike.setdefault(shape(saving.obj), []).append(saving)
+            except Exception:
+                logger.exception("save: LMCache does not say what shape the chunk %s has; it is not saved", saving.key)
+                self._saves.end([saving])
+        return list(alike.items())
+
+    async def _save(self, one: Optional[Shape], group: list[Saving]) -> list[int]:
+        ask = self._ask()
+        names, from_ = _names([saving.key for saving in group]), memory([saving.obj for saving in group])
+        fault, answers = await ask.home(ask.queue.save(names, from_, one))
+        _told.fault("save", fault)
+        return answers
+
+    def _end_saves(self, group: list[Saving], callback: OnSaved, task: "asyncio.Task[list[int]]") -> None:
+        self._saves.end(group)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            known = isinstance(error, (ValueError, errors.Error))
+            logger.warning("save: %s", error, exc_info=None if known else error)
+            return
+        for saving, answer in zip(group, task.result()):
             if callback is not None and answer >= 0:
                 with _told.listeners():
-                    callback(key)
+                    callback(saving.key)
 
     def _allocate_each(self, keys: Keys, lens: list[int]) -> MaybeObjs:
         """Memory for each chunk that is there. Only the first waits for memory: a batch that is larger than all of it would wait for ever."""
         objs: MaybeObjs = []
-        for key, chunk_bytes in zip(keys, lens):
-            is_first = all(obj is None for obj in objs)
-            objs.append(self._allocate_one(key, chunk_bytes, is_first) if chunk_bytes > 0 else None)
+        with released_unless_done(objs):
+            for key, chunk_bytes in zip(keys, lens):
+                is_first = all(obj is None for obj in objs)
+                objs.append(self._allocate_one(key, chunk_bytes, is_first) if chunk_bytes > 0 else None)
         return objs
 
     def _allocate_one(self, key: CacheEngineKey, chunk_bytes: int, waits: bool) -> Optional[MemoryObj]:

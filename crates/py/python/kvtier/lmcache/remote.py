@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import math
-import re
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -19,17 +18,20 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 from .. import _log, _native, _told, errors
 from .._asking import Asking
 from .._log import logger
-from . import _hashes
+from . import _hashes, _plugin_settings
+from ._references import MaybeObjs, release, released_unless_done
 
 _log.follow_lmcache()
 
 # A method of the connector is called `list`: inside its class the word means that.
 Keys = list[CacheEngineKey]
 Objs = list[MemoryObj]
-MaybeObjs = list[Optional[MemoryObj]]
 Bufs = list[Any]
 Lens = list[int]
 Names = list[str]
+
+# What the plugin reads below `remote_storage_plugin.<name>`, LMCache's own settings for it included.
+SETTINGS = ("module_path", "class_name", "tiers", "url", "metrics")
 
 
 class KvtierConnectorAdapter(ConnectorAdapter):  # type: ignore[misc]
@@ -69,14 +71,22 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
             if metadata is None:
                 raise ValueError("this role of LMCache's gives no metadata: name KvtierConnectorAdapter as class_name")
             super().__init__(config, metadata)
+            if _is_bucket(config, name):
+                # LMCache's connector for buckets writes no headers, though the base class has them by default.
+                self.save_chunk_meta = False
             self.loop = loop
             self.local_cpu_backend = local_cpu_backend
+            partial = bool(config.save_unfull_chunk or self.save_chunk_meta)
+            chunk_bytes = int(self.full_chunk_size_bytes)
             self._tiers = _native.Tiers(
-                {"engine": _settings(config, name, int(self.full_chunk_size_bytes))},
+                {"engine": _settings(config, name, chunk_bytes)},
                 engine_keys=True,
-                partial=bool(config.save_unfull_chunk or self.save_chunk_meta),
+                partial=partial,
                 timeout_seconds=float(config.blocking_timeout_secs),
-                metrics=_metrics_address(config, name, metadata),
+                # The model says how long a full chunk is, so that even the first save of another length is refused.
+                chunk_bytes=None if partial else chunk_bytes,
+                metrics=_plugin_settings.metrics_address(dict(config.extra_config or {}), _place(name), metadata),
+                needs_metrics=False,
             )
             _told.opened(self)
         _hashes.warn(config)
@@ -112,9 +122,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         """What is there from the first key on, up to the first that is not; positions are kept."""
         found = await self._get(keys, prefetch=True)
         first_miss = next((at for at, obj in enumerate(found) if obj is None), len(found))
-        for obj in found[first_miss:]:
-            if obj is not None:
-                obj.ref_count_down()
+        release(found[first_miss:])
         return [obj for obj in found[:first_miss] if obj is not None]
 
     async def put(self, key: CacheEngineKey, memory_obj: MemoryObj) -> None:
@@ -125,7 +133,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
 
     async def batched_put(self, keys: Keys, memory_objs: Objs) -> None:
         """Whoever calls us gives up his reference when we are done, which a cancelled call is not: we keep our own until then."""
-        ask = self._ask()
+        ask, memory_objs = self._ask(), list(memory_objs)
         batch = ask.queue.save(_names(keys), [self._with_header(obj) for obj in memory_objs])
         fault, _ = await self._until_done(ask.future(batch), memory_objs)
         errors.check(fault)
@@ -184,23 +192,27 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
     async def _get(self, keys: Keys, prefetch: bool = False) -> MaybeObjs:
         if self.save_chunk_meta:
             return await self._get_with_headers(keys, prefetch)
-        objs = [self.local_cpu_backend.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt) for _ in keys]
-        lens = await self._load(keys, objs, [None if obj is None else obj.byte_array for obj in objs], prefetch)
-        return [self._cut(obj, len) for obj, len in zip(objs, lens)]
+        objs: MaybeObjs = []
+        with released_unless_done(objs):
+            for _ in keys:
+                objs.append(self.local_cpu_backend.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt))
+            lens = await self._load(keys, objs, [None if obj is None else obj.byte_array for obj in objs], prefetch)
+            for n, len in enumerate(lens):
+                objs[n] = self._cut(objs[n], len)
+        return objs
 
     async def _load(
         self, keys: Keys, objs: MaybeObjs, bufs: Bufs, prefetch: bool
     ) -> Lens:
-        """Loads where there is memory. Answers lengths, of misses -1."""
+        """Loads where there is memory. Answers lengths, of misses -1. The objects stay the caller's, who releases them where this fails."""
         at = [n for n, obj in enumerate(objs) if obj is not None]
         if not at:
             return [-1] * len(keys)
         lens = [-1] * len(keys)
-        with _given_back_unless_done(objs):
-            ask = self._ask()
-            names, into = _names([keys[n] for n in at]), [bufs[n] for n in at]
-            batch = ask.queue.load(names, into, exact=False, prefetch=prefetch)
-            fault, answers = await self._until_done(ask.future(batch), [objs[n] for n in at])
+        ask = self._ask()
+        names, into = _names([keys[n] for n in at]), [bufs[n] for n in at]
+        batch = ask.queue.load(names, into, exact=False, prefetch=prefetch)
+        fault, answers = await self._until_done(ask.future(batch), [objs[n] for n in at])
         _told.fault("load", fault)
         for n, answer in zip(at, answers):
             lens[n] = answer
@@ -230,22 +242,26 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         there = await self._lookup(keys, hold=True)
         full = self.remote_metadata_bytes + self.full_chunk_size_bytes
         objs: MaybeObjs = [None] * len(keys)
-        headers = [bytearray(self.remote_metadata_bytes) for _ in keys]
-        for n, len_there in enumerate(there):
-            if len_there == full:
-                objs[n] = self.local_cpu_backend.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt)
-        bufs = [None if obj is None else (header, obj.byte_array) for obj, header in zip(objs, headers)]
-        lens = await self._load(keys, objs, bufs, prefetch)
-        for n, obj in enumerate(objs):
-            if obj is not None and not (lens[n] == full and self._is_full(headers[n])):
-                obj.ref_count_down()
-                objs[n] = None
-        odd = [n for n, len_there in enumerate(there) if objs[n] is None and len_there > self.remote_metadata_bytes]
-        with _given_back_unless_done(objs):
+        with released_unless_done(objs):
+            await self._get_full(keys, [n for n, len_there in enumerate(there) if len_there == full], objs, prefetch)
+            odd = [n for n, len_there in enumerate(there) if objs[n] is None and len_there > self.remote_metadata_bytes]
             found = await self._get_odd([keys[n] for n in odd], [there[n] for n in odd], prefetch)
         for n, obj in zip(odd, found):
             objs[n] = obj
         return objs
+
+    async def _get_full(self, keys: Keys, at: Lens, objs: MaybeObjs, prefetch: bool) -> None:
+        """Fills `objs` at these places with chunks whose headers say that they are full ones."""
+        headers = [bytearray(self.remote_metadata_bytes) for _ in keys]
+        for n in at:
+            objs[n] = self.local_cpu_backend.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt)
+        bufs = [None if obj is None else (header, obj.byte_array) for obj, header in zip(objs, headers)]
+        lens = await self._load(keys, objs, bufs, prefetch)
+        full = self.remote_metadata_bytes + self.full_chunk_size_bytes
+        for n, obj in enumerate(objs):
+            if obj is not None and not (lens[n] == full and self._is_full(headers[n])):
+                objs[n] = None
+                obj.ref_count_down()
 
     def _is_full(self, header: bytearray) -> bool:
         told = _header(header)
@@ -264,7 +280,11 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         ask = self._ask()
         fault, found = await ask.future(ask.queue.load(_names(keys), whole, prefetch=prefetch))
         _told.fault("load", fault)
-        return [self._of_whole(read) if answer >= 0 else None for read, answer in zip(whole, found)]
+        objs: MaybeObjs = []
+        with released_unless_done(objs):
+            for read, answer in zip(whole, found):
+                objs.append(self._of_whole(read) if answer >= 0 else None)
+        return objs
 
     def _of_whole(self, read: bytearray) -> Optional[MemoryObj]:
         told, data = _header(read[: self.remote_metadata_bytes]), memoryview(read)[self.remote_metadata_bytes :]
@@ -305,20 +325,26 @@ def _own_name(config: LMCacheEngineConfig) -> str:
 
 def _settings(config: LMCacheEngineConfig, name: str, chunk_bytes: int) -> dict[str, Any]:
     """What of LMCache's settings means tiers here: those of this plugin alone. A full chunk has `chunk_bytes` bytes."""
-    extra = dict(config.extra_config or {})
-    place = f"remote_storage_plugin.{name}"
+    extra, place = dict(config.extra_config or {}), _place(name)
     url = extra.get(f"{place}.url")
     if config.remote_url:
-        shown = re.sub("//[^/]*@", "//***@", str(config.remote_url))
+        shown = _plugin_settings.masked(str(config.remote_url))
         raise ValueError(
             f"remote_url = {shown!r} starts LMCache's own connector beside ours, on the same store: move it to "
             f"extra_config[{place + '.url'!r}]"
         )
+    others = [_place(str(other)) for other in config.remote_storage_plugins or []]
+    _plugin_settings.refuse_unknown(extra, place, SETTINGS, others)
     if url is None and f"{place}.tiers" not in extra:
         raise ValueError(f"extra_config[{place + '.url'!r}] is missing: write there what remote_url was")
     extra[f"{place}.module_path"] = "kvtier.lmcache"
     extra.pop(f"{place}.metrics", None)
-    if url is not None and str(url).startswith("s3://"):
+    if _is_bucket(config, name):
+        if config.use_layerwise:
+            raise ValueError(
+                "use_layerwise: true with a bucket under LMCache's names: objects there are full chunks, not layers; write false, or put the "
+                f"bucket into extra_config[{place + '.tiers'!r}], in a layout of ours"
+            )
         # LMCache's own default for a bucket, which knows no headers.
         extra.setdefault("save_chunk_meta", False)
         # The model says how long a full chunk is, so that even the first save of another length is refused.
@@ -331,16 +357,14 @@ def _settings(config: LMCacheEngineConfig, name: str, chunk_bytes: int) -> dict[
     }
 
 
-def _metrics_address(config: LMCacheEngineConfig, name: str, metadata: LMCacheMetadata) -> Optional[str]:
-    """Where to serve metrics, if anywhere. Each worker of a host is a process of its own: its number is added to the port."""
-    address = (config.extra_config or {}).get(f"remote_storage_plugin.{name}.metrics")
-    if address is None:
-        return None
-    host, colon, port = str(address).rpartition(":")
-    if not colon or not port.isdecimal():
-        raise ValueError(f"remote_storage_plugin.{name}.metrics = {address!r} is no address: write HOST:PORT, such as 127.0.0.1:9464")
-    own = int(port) + (metadata.worker_id if int(port) else 0)
-    return f"{host}:{own}"
+def _place(name: str) -> str:
+    """What stands before the plugin's settings in ``extra_config``."""
+    return f"remote_storage_plugin.{name}"
+
+
+def _is_bucket(config: LMCacheEngineConfig, name: str) -> bool:
+    """Whether `url` names a bucket, whose objects are what LMCache's own connector writes."""
+    return str((config.extra_config or {}).get(f"{_place(name)}.url", "")).startswith("s3://")
 
 
 def _names(keys: list[CacheEngineKey]) -> list[str]:
@@ -362,16 +386,3 @@ def _header(text: bytearray) -> Optional[RemoteMetadata]:
 def _bytes_of(told: RemoteMetadata) -> int:
     """What its tensors take."""
     return sum(math.prod(shape) * (dtype.itemsize if dtype else 1) for shape, dtype in zip(told.shapes, told.dtypes))
-
-
-@contextlib.contextmanager
-def _given_back_unless_done(objs: list[Optional[MemoryObj]]) -> Iterator[None]:
-    """Nobody gets them where this is cancelled or fails."""
-    try:
-        yield
-    except BaseException:
-        for obj in objs:
-            if obj is not None:
-                obj.ref_count_down()
-        raise
-

@@ -2,6 +2,7 @@
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::super::body::{Landing, Watch};
@@ -10,7 +11,7 @@ use super::*;
 
 const LEN: usize = 2 << 20;
 const PIECE: usize = 16 * 1024;
-const IDLE: Duration = Duration::from_secs(120);
+const IDLE: Duration = Duration::from_secs(240);
 
 /// Counts the reads that brought bytes.
 #[derive(Debug, Default)]
@@ -76,16 +77,77 @@ async fn the_reader_is_woken_for_many_segments_at_a_time() {
     }
 }
 
+/// Says how many bytes landed.
+#[derive(Debug)]
+struct Landed(watch::Sender<usize>);
+
+impl Watch for Landed {
+    fn begin(&mut self, _: &Head) -> bool {
+        true
+    }
+    fn landed(&mut self, bytes: &[u8]) {
+        self.0.send_modify(|landed| *landed += bytes.len());
+    }
+}
+
+/// Lets the clock jump. It runs on before and after, since the sockets do.
+async fn jump(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn a_slow_body_waits_once_for_more_bytes_however_many_chunks_it_has() {
+    const CHUNKS: usize = 4;
+    for (mut conn, mut server) in connections().await {
+        let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        let (found, ()) = tokio::join!(head(&mut conn), write(&mut server, answer.as_bytes()));
+        let mut memory = vec![0; LEN];
+        let (count, mut landed) = watch::channel(0);
+        let mut count = Landed(count);
+        let mut landing = Landing::new(&mut memory).watched(&mut count);
+        let pieces = async {
+            for at in (0..LEN).step_by(LEN / CHUNKS) {
+                // The reader is in this chunk when its first byte has landed.
+                write(&mut server, format!("{:x}\r\n\x07", LEN / CHUNKS).as_bytes()).await;
+                landed.wait_for(|landed| *landed > at).await.unwrap();
+                // Fewer bytes than it is woken for.
+                write(&mut server, &[7; PIECE]).await;
+                if at == 0 {
+                    jump(IDLE / 2).await;
+                }
+                landed.wait_for(|landed| *landed > at + PIECE).await.unwrap();
+                write(&mut server, &vec![7; LEN / CHUNKS - PIECE - 1]).await;
+                write(&mut server, b"\r\n").await;
+            }
+            write(&mut server, b"0\r\n\r\n").await;
+        };
+        let began = Instant::now();
+        let (read, ()) = tokio::join!(conn.body(found.framing, Sink::Land(&mut landing), IDLE), pieces);
+        read.unwrap();
+        assert!(began.elapsed() < IDLE, "waited {:?}", began.elapsed());
+        assert!(memory.iter().all(|byte| *byte == 7));
+    }
+}
+
 #[tokio::test]
 async fn few_bytes_are_read_before_their_body_counts_as_stopped() {
     for (mut conn, mut server) in connections().await {
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {LEN}\r\n\r\n");
         let (found, ()) = tokio::join!(head(&mut conn), write(&mut server, answer.as_bytes()));
         let mut memory = vec![0; LEN];
-        let mut landing = Landing::new(&mut memory);
-        let idle = Duration::from_secs(1);
-        let body = conn.body(found.framing, Sink::Land(&mut landing), idle);
-        let (stopped, ()) = tokio::join!(body, write(&mut server, &[7; PIECE]));
+        let (count, mut landed) = watch::channel(0);
+        let mut count = Landed(count);
+        let mut landing = Landing::new(&mut memory).watched(&mut count);
+        let body = conn.body(found.framing, Sink::Land(&mut landing), IDLE);
+        let pieces = async {
+            write(&mut server, &[7; PIECE]).await;
+            jump(IDLE / 2).await;
+            landed.wait_for(|landed| *landed == PIECE).await.unwrap();
+            jump(IDLE).await;
+        };
+        let (stopped, ()) = tokio::join!(body, pieces);
         assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Timeout);
         assert_eq!(landing.filled(), PIECE);
     }

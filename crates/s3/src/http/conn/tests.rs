@@ -98,6 +98,38 @@ async fn a_body_lands_right_whatever_head_comes_before_it() {
 }
 
 #[tokio::test]
+async fn a_socket_is_known_to_be_empty_when_the_answer_is_read() {
+    let mut conn = serving(vec![answer("aa"); 4]).await;
+    let mut memory = vec![0xEE; LEN];
+    for _ in 0..4 {
+        get(&mut conn, &mut memory).await.unwrap();
+        assert!(memory == object());
+    }
+    // Readiness that is left makes `is_stale` ask the kernel.
+    let left = conn.stream.tcp().try_io(tokio::io::Interest::READABLE, || Ok(()));
+    assert_eq!(left.map_err(|e| e.kind()), Err(io::ErrorKind::WouldBlock));
+}
+
+#[tokio::test]
+async fn an_object_may_be_larger_than_the_one_before() {
+    let small = b"HTTP/1.1 200 OK\r\ncontent-length: 0010\r\nx: aa\r\n\r\n0123456789".to_vec();
+    let steps = [small.clone(), small.clone(), small.clone(), answer("aa"), answer("aa")];
+    let mut conn = serving(steps.to_vec()).await;
+    for (step, answer) in steps.iter().enumerate() {
+        // All that is read ahead is what the small one needs.
+        let (mut memory, len) = (vec![0xEE; LEN + GUARD], if *answer == small { 10 } else { LEN });
+        let mut landing = Landing::new(&mut memory[..len]);
+        conn.out = b"GET".to_vec().into();
+        conn.send(&[], IDLE).await.unwrap();
+        let head = conn.head(false, IDLE, landing.next(10)).await.unwrap();
+        conn.body(head.framing, Sink::Land(&mut landing), IDLE).await.unwrap();
+        let right = if *answer == small { b"0123456789".to_vec() } else { object() };
+        assert!(memory[..len] == right && memory[len..].iter().all(|byte| *byte == 0xEE), "step {step}");
+        assert!(conn.is_usable() && !conn.is_stale(), "step {step}");
+    }
+}
+
+#[tokio::test]
 async fn a_head_that_is_longer_than_usual_waits_for_nothing_when_all_is_there() {
     let mut conn = serving(vec![answer("aa"), answer("aa"), answer("longer-than-that")]).await;
     // More than the object has: nothing of the answer is left to come.
@@ -156,7 +188,7 @@ async fn the_last_words_of_a_server_are_waited_for_no_longer_than_they_are_worth
     tcp.shutdown().await.unwrap();
     let mut conn = Conn::new(Stream::Plain(tcp), Arc::new(Target::new(false, "127.0.0.1", None)));
     conn.out = b"PUT".to_vec().into();
-    let sent = tokio::time::timeout(Duration::from_secs(20), conn.send(&[7; 100], IDLE)).await;
+    let sent = tokio::time::timeout(IDLE * 10, conn.send(&[7; 100], IDLE)).await;
     assert_eq!(sent.expect("it does not wait for ever").unwrap_err().kind(), ErrorKind::Io);
 }
 

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use h2::client::SendRequest;
 use tokio::sync::Notify;
@@ -15,6 +15,7 @@ use super::super::head::HEAD_BYTES_MAX;
 use super::super::stream::Stream;
 use super::piece::{Piece, Stock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::time::Instant;
 
 /// What the server may send of one body before we fetch it: most bodies whole.
 const STREAM_WINDOW_BYTES: u32 = 16 << 20;

@@ -3,7 +3,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
@@ -16,6 +16,7 @@ use super::super::head::{Framing, Head};
 use super::link::Link;
 use super::piece::{self, Piece};
 use crate::error::{Error, ErrorKind, Result};
+use crate::time::Instant;
 
 type Answer = Result<Response<RecvStream>, h2::Error>;
 

@@ -59,7 +59,7 @@ pub async fn dialed(direct: bool) -> Stream {
     let target = Target::new(true, "127.0.0.1", Some(listener.local_addr().unwrap().port()));
     let accept =
         async { TlsAcceptor::from(Arc::new(config)).accept(listener.accept().await.unwrap().0).await.unwrap() };
-    let dialer = Dialer::new(Box::new(SystemNames), trust, Duration::from_secs(5), Http2::Off, direct);
+    let dialer = Dialer::new(Box::new(SystemNames), trust, Duration::from_secs(600), Http2::Off, direct);
     let (stream, _) = tokio::join!(dialer.connect(&target), accept);
     stream.unwrap()
 }

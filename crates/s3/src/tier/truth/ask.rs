@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvtier_core::Event;
 use kvtier_index::Chunk;
@@ -14,6 +14,7 @@ use crate::tier::counters::add;
 use crate::tier::lanes::Lane;
 use crate::tier::shared::Shared;
 use crate::tier::turns::Look;
+use crate::time::Instant;
 
 /// The most questions that wait; what is beyond waits for the next listing.
 const WAITING_MAX: usize = 4096;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::merge::{self, Merger};
 use super::tenants::{self, Nameless};
@@ -10,6 +10,7 @@ use super::{ANY, Evictor, FIRST, bytes, caveats, holder, snapshot, sweep, upload
 use crate::Put;
 use crate::tier::counters::add;
 use crate::tier::shared::Shared;
+use crate::time::Instant;
 
 /// How often unfinished uploads are looked for.
 const UPLOADS_EVERY: Duration = Duration::from_secs(24 * 3600);
@@ -40,14 +41,14 @@ pub async fn keep(shared: Arc<Shared>) {
     let mut keeper = Keeper::new(Arc::clone(&shared));
     keeper.start().await;
     let listing = tokio::spawn(list(Arc::clone(&shared), keeper.known_ms));
-    let mut due = tokio::time::Instant::now() + every;
+    let mut due = Instant::now() + every;
     while !shared.gate.is_closed() {
         // Who takes over does so at once.
         if tokio::time::timeout_at(due, shared.truth.took_over.notified()).await.is_ok() {
             keeper.catch_up().await;
             continue;
         }
-        due = tokio::time::Instant::now() + every;
+        due = Instant::now() + every;
         keeper.round().await;
     }
     listing.abort();

@@ -12,6 +12,7 @@ mod heard;
 mod holder;
 mod journal;
 mod keeper;
+mod last_uses;
 mod lease;
 mod manifest;
 mod merge;
@@ -35,6 +36,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 pub use config::{Evictor, TruthConfig};
+pub use last_uses::last_uses;
 pub use watch::Watch;
 
 use super::TierConfig;

@@ -23,7 +23,7 @@ use crate::tier::shared::Shared;
 /// A part has at most so many chunks: 4 MiB.
 const PART_CHUNKS: usize = 4 * FRAME_CHUNKS_MAX;
 /// A part is never longer.
-const PART_BYTES_MAX: usize = PART_CHUNKS * 64 + 4096;
+pub const PART_BYTES_MAX: usize = PART_CHUNKS * 64 + 4096;
 /// How many parts are on their way at a time while a snapshot is read.
 const AHEAD: usize = 4;
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use kvtier_core::Event;
 use kvtier_index::{Cursor, TenantId};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::round::{Listed, Round, SOME, make_recent};
 use crate::tier::counters::add;
 use crate::tier::shared::Shared;
+use crate::time::Instant;
 use crate::{Entry, List, Page};
 
 /// How many prefixes are listed at a time.
@@ -28,7 +28,7 @@ pub async fn sweep(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> 
         shared: Arc::clone(shared),
         round: Arc::default(),
         first,
-        began: std::time::Instant::now(),
+        began: Instant::now(),
         began_ms: shared.now_ms(),
         pace: Arc::new(tokio::sync::Mutex::new(Instant::now())),
     };
@@ -61,7 +61,7 @@ struct Sweep {
     shared: Arc<Shared>,
     round: Arc<Mutex<Round>>,
     first: bool,
-    began: std::time::Instant,
+    began: Instant,
     began_ms: u64,
     /// When the next request may go.
     pace: Arc<tokio::sync::Mutex<Instant>>,

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvtier_index::TenantId;
 
@@ -12,6 +12,7 @@ use super::bytes;
 use super::manifest::{self, Manifest};
 use crate::ops::all;
 use crate::tier::shared::Shared;
+use crate::time::Instant;
 use crate::{Entry, Put};
 
 /// The most names that are read after one look at the journals.

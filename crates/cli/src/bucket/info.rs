@@ -1,0 +1,91 @@
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use kvtier::core::{Digest, Key, Namespace};
+use kvtier::s3::Object;
+use kvtier::s3::tier::inspect::{LastUses, canonical_of, facts_of, ids_of, last_uses};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::{Bucket, Chunk};
+use crate::chunk_info::ChunkInfo;
+use crate::progress::{Progress, Unit};
+use crate::store::failed;
+
+/// How many chunks are asked for at a time where nothing else is said.
+const HEADS: usize = 32;
+
+/// How chunks are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking {
+    /// How many at a time.
+    pub at_once: usize,
+    /// Whether progress is printed where standard error is no terminal.
+    pub lines: bool,
+}
+
+impl Default for Asking {
+    fn default() -> Self {
+        Asking { at_once: HEADS, lines: false }
+    }
+}
+
+/// What is known of each chunk, in the order of `chunks`: one HEAD a chunk.
+pub fn infos(bucket: &Bucket, chunks: &[Chunk], how: Asking) -> Result<Vec<ChunkInfo>> {
+    let progress = Progress::start(Unit::Chunks, chunks.len() as u64, how.lines)?;
+    let uses = bucket.runtime.block_on(last_uses(&bucket.client, &bucket.root)).map_err(failed);
+    let uses = uses.with_context(|| format!("cannot read the order of use under {:?}", bucket.root))?;
+    let permits = Arc::new(Semaphore::new(how.at_once));
+    let mut found = vec![ChunkInfo::default(); chunks.len()];
+    bucket.runtime.block_on(async {
+        let mut heads = JoinSet::new();
+        for (at, chunk) in chunks.iter().enumerate() {
+            crate::interrupt::check()?;
+            let (client, name) = (bucket.client.clone(), chunk.name.clone());
+            let permit = Arc::clone(&permits).acquire_owned().await?;
+            heads.spawn(async move {
+                let object = client.head(&name).await.map_err(failed)?;
+                drop(permit);
+                anyhow::Ok((at, object))
+            });
+            while let Some(head) = heads.try_join_next() {
+                let (at, object) = head.context("a request was dropped")??;
+                found[at] = info(bucket, &chunks[at], object.as_ref(), &uses);
+                progress.add(1);
+            }
+        }
+        while let Some(head) = heads.join_next().await {
+            let (at, object) = head.context("a request was dropped")??;
+            found[at] = info(bucket, &chunks[at], object.as_ref(), &uses);
+            progress.add(1);
+        }
+        anyhow::Ok(())
+    })?;
+    progress.finish();
+    Ok(found)
+}
+
+/// What an object's head and name say. The namespace is in the facts; the key is in the metadata of our own layout, and in the name of
+/// LMCache's.
+fn info(bucket: &Bucket, chunk: &Chunk, object: Option<&Object>, uses: &LastUses) -> ChunkInfo {
+    let written_s = chunk.written_s;
+    let rest = chunk.name.strip_prefix(&bucket.root).unwrap_or(&chunk.name);
+    let ids = ids_of(rest);
+    let Some(facts) = object.and_then(facts_of).and_then(Result::ok) else {
+        let unknown = Arc::new(Namespace::new("", Digest::default()));
+        // A name that can be read in several ways, as that of a model with `/` in its name, says nothing for sure.
+        let key = <[_; 1]>::try_from(ids).ok().map(|[id]| Key::new(unknown, id));
+        return ChunkInfo { namespace: None, written_s, ..key.as_ref().map(ChunkInfo::of_key).unwrap_or_default() };
+    };
+    let ns = Arc::new(Namespace::known_by(facts.namespace));
+    let key = ids.into_iter().map(|id| Key::new(Arc::clone(&ns), id)).find(|key| *key.digest() == facts.key);
+    let info = match key {
+        Some(key) => ChunkInfo::of_key(&key),
+        None => {
+            let canonical = object.and_then(canonical_of);
+            let canonical = canonical.filter(|bytes| Key::digest_of(&facts.namespace, bytes) == facts.key);
+            canonical.as_deref().map(ChunkInfo::of_canonical).unwrap_or_default()
+        }
+    };
+    ChunkInfo { namespace: Some(facts.namespace), written_s, ..info.with_use(uses.get(&facts.key)) }
+}

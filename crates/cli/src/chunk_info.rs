@@ -1,0 +1,201 @@
+//! What is known of a chunk besides its name and length, as far as its medium says. Salts are never shown, only digests of them.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use kvtier::core::{Digest, Key};
+use kvtier::file::inspect::{LastUse, TenantId};
+use kvtier::key::KeySummary;
+use serde_json::Value;
+
+use crate::filter::{age_text, now_s};
+use crate::json::json;
+
+/// How many digits of a salt's digest are shown: as many as a tenant's number has.
+const TENANT_DIGITS: usize = 8;
+
+/// The columns of `ls --long`; a key may be of any length and stands last.
+pub const LONG_HEAD: &str = "       BYTES   AGE  USED TENANT   MODEL KEY";
+
+/// What is known.
+#[derive(Clone, Debug, Default)]
+pub struct ChunkInfo {
+    /// The model.
+    pub model: Option<String>,
+    /// The first digits of the digest of the cache salt; for a key without a salt the tenant's number, which is made of its name.
+    pub tenant: Option<String>,
+    /// The namespace's digest.
+    pub namespace: Option<Digest>,
+    /// When it was written, in seconds since 1970.
+    pub written_s: Option<i64>,
+    /// When it was used last.
+    pub used: Option<LastUse>,
+}
+
+impl ChunkInfo {
+    /// What is known by the key.
+    pub fn of_key(key: &Key) -> Self {
+        ChunkInfo { namespace: Some(key.namespace().digest()), ..ChunkInfo::of_canonical(&key.canonical()) }
+    }
+
+    /// What is known by a key's canonical form, which has a salt only as a digest.
+    pub fn of_canonical(canonical: &[u8]) -> Self {
+        let Some(summary) = KeySummary::from_canonical(canonical) else { return ChunkInfo::default() };
+        let digits = |digest: [u8; 32]| digest[..TENANT_DIGITS / 2].iter().map(|byte| format!("{byte:02x}")).collect();
+        ChunkInfo {
+            model: Some(summary.model.to_string()),
+            tenant: summary.salt_digest.map(digits),
+            ..ChunkInfo::default()
+        }
+    }
+
+    /// Adds the last use, and the tenant's number where no salt says whose the chunk is.
+    pub fn with_use(mut self, used: Option<LastUse>) -> Self {
+        let number = used.map(|used| used.tenant).filter(|tenant| *tenant != TenantId(0));
+        self.tenant = self.tenant.or_else(|| number.map(|tenant| format!("{:08x}", tenant.0)));
+        self.used = used;
+        self
+    }
+
+    /// A line of `ls --long`, under [`LONG_HEAD`].
+    pub fn line(&self, label: &str, bytes: u64) -> String {
+        let ago = |at_s: i64| age_text(now_s().saturating_sub(at_s));
+        let age = self.written_s.map_or_else(dash, ago);
+        let used = self.used.map_or_else(dash, |used| {
+            let sign = if used.is_exact { "" } else { ">" };
+            format!("{sign}{}", ago(i64::try_from(used.at_ms / 1000).unwrap_or(i64::MAX)))
+        });
+        let (tenant, model) = (known(&self.tenant), known(&self.model));
+        format!("{bytes:>12} {age:>5} {used:>5} {tenant:<8} {model} {label}")
+    }
+
+    /// The same as JSON.
+    pub fn json(&self, label: &str, bytes: u64) -> Value {
+        json!({
+            "key": label, "bytes": bytes, "model": self.model, "tenant": self.tenant,
+            "namespace": self.namespace.map(|digest| digest.to_hex()), "written_s": self.written_s,
+            "used_s": self.used.map(|used| used.at_ms / 1000), "used_exact": self.used.map(|used| used.is_exact),
+        })
+    }
+
+    fn group(&self, by: GroupBy) -> Option<String> {
+        match by {
+            GroupBy::Model => self.model.clone(),
+            GroupBy::Tenant => self.tenant.clone(),
+            GroupBy::Namespace => self.namespace.map(|digest| digest.to_hex()),
+        }
+    }
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+fn known(text: &Option<String>) -> String {
+    text.clone().unwrap_or_else(dash)
+}
+
+/// What chunks are summed up by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum GroupBy {
+    /// The model.
+    Model,
+    /// The tenant: digits of the digest of the cache salt, or the number of the tenant.
+    Tenant,
+    /// The namespace's digest.
+    Namespace,
+}
+
+impl GroupBy {
+    fn name(self) -> &'static str {
+        match self {
+            GroupBy::Model => "model",
+            GroupBy::Tenant => "tenant",
+            GroupBy::Namespace => "namespace",
+        }
+    }
+}
+
+/// The chunks of one model, tenant or namespace.
+#[derive(Clone, Debug, Default)]
+struct Group {
+    chunks: u64,
+    bytes: u64,
+}
+
+/// Chunks by model, tenant or namespace. Those of which it is not known are one group.
+#[derive(Debug)]
+pub struct Groups {
+    by: GroupBy,
+    groups: BTreeMap<Option<String>, Group>,
+}
+
+impl Groups {
+    /// No chunks yet.
+    pub fn new(by: GroupBy) -> Self {
+        Groups { by, groups: BTreeMap::new() }
+    }
+
+    /// Counts a chunk.
+    pub fn add(&mut self, info: &ChunkInfo, bytes: u64) {
+        let group = self.groups.entry(info.group(self.by)).or_default();
+        group.chunks += 1;
+        group.bytes += bytes;
+    }
+
+    /// Prints the groups, the largest first, as a table or as one JSON object.
+    pub fn print(&self, as_json: bool) -> Result<()> {
+        let mut groups: Vec<_> = self.groups.iter().collect();
+        groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.bytes));
+        if as_json {
+            let object = |(name, group): &(&Option<String>, &Group)| json!({ "name": name, "chunks": group.chunks, "bytes": group.bytes });
+            let all = json!({ "by": self.by.name(), "groups": groups.iter().map(object).collect::<Vec<_>>() });
+            return crate::out::line(&all.to_string());
+        }
+        let row = |(name, group): &(&Option<String>, &Group)| {
+            vec![known(name), group.chunks.to_string(), kvtier::bytes::format(group.bytes)]
+        };
+        let rows: Vec<_> = groups.iter().map(row).collect();
+        let lines = crate::table::lines(&[self.by.name(), "chunks", "bytes"], &rows);
+        lines.iter().try_for_each(|line| crate::out::line(line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kvtier::core::Namespace;
+    use kvtier::key::{ChunkHash, KvRank, ObjectKey};
+
+    use super::*;
+
+    fn info(salt: &str) -> ChunkInfo {
+        let id = ObjectKey::new("org/m", KvRank(0), 0, ChunkHash::new(b"hash"), salt).unwrap();
+        ChunkInfo::of_key(&Key::new(Arc::new(Namespace::new("t", Digest::default())), id.into()))
+    }
+
+    #[test]
+    fn a_salt_is_shown_as_digits_and_what_is_not_known_as_a_dash() {
+        let salted = info("pepper");
+        let tenant = salted.tenant.clone().unwrap();
+        assert!(tenant.len() == TENANT_DIGITS && tenant.bytes().all(|b| b.is_ascii_hexdigit()), "{tenant}");
+        assert!(!salted.json("k", 5).to_string().contains("pepper"));
+        assert_eq!(info("").tenant, None);
+        let line = ChunkInfo::default().line("key", 5);
+        assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["5", "-", "-", "-", "-", "key"]);
+        let json = ChunkInfo::default().json("key", 5);
+        assert!(["model", "tenant", "namespace", "written_s", "used_s"].iter().all(|name| json[name].is_null()));
+    }
+
+    #[test]
+    fn groups_are_summed_up() {
+        let mut groups = Groups::new(GroupBy::Model);
+        groups.add(&info(""), 5);
+        groups.add(&info("pepper"), 7);
+        groups.add(&ChunkInfo::default(), 1);
+        let found: Vec<_> =
+            groups.groups.iter().map(|(name, group)| (name.clone(), group.chunks, group.bytes)).collect();
+        assert_eq!(found, [(None, 1, 1), (Some("org/m".to_owned()), 2, 12)]);
+    }
+}

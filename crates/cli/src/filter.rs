@@ -1,0 +1,218 @@
+//! Which chunks a command is for: patterns over their names, and ages.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::BadInput;
+
+/// Which chunks, by the names that `kvtier ls` prints.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct FilterArgs {
+    /// Only chunks whose whole name, as `kvtier ls` prints it, matches: * is any text (also with slashes), ? one character, [a-f] one of
+    /// these, [!a-f] none of these. May be given several times: any of them.
+    #[arg(long, value_name = "GLOB")]
+    include: Vec<String>,
+    /// Not the chunks whose name matches; decides where --include matches too.
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<String>,
+}
+
+/// The same, checked.
+#[derive(Debug, Default)]
+pub struct Filter {
+    include: Vec<Glob>,
+    exclude: Vec<Glob>,
+}
+
+impl FilterArgs {
+    /// Whether chunks were chosen; leaving some out chooses none.
+    pub fn includes(&self) -> bool {
+        !self.include.is_empty()
+    }
+
+    /// Checks the patterns.
+    pub fn filter(&self) -> Result<Filter, BadInput> {
+        let globs = |flag: &str, texts: &[String]| -> Result<Vec<Glob>, BadInput> {
+            let wrong = |text: &String| {
+                BadInput(format!("{flag} {text:?}: a [ has no ] after it; write [[] for the character itself"))
+            };
+            texts.iter().map(|text| Glob::parse(text).ok_or_else(|| wrong(text))).collect()
+        };
+        Ok(Filter { include: globs("--include", &self.include)?, exclude: globs("--exclude", &self.exclude)? })
+    }
+}
+
+impl Filter {
+    /// Whether a chunk of this name is meant.
+    pub fn takes(&self, name: &str) -> bool {
+        let included = self.include.is_empty() || self.include.iter().any(|glob| glob.matches(name));
+        included && !self.exclude.iter().any(|glob| glob.matches(name))
+    }
+}
+
+/// A pattern for whole names.
+#[derive(Debug, PartialEq, Eq)]
+struct Glob(Vec<Part>);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    /// Any text.
+    Any,
+    /// One character of these ranges, or of none of them.
+    One { ranges: Vec<(char, char)>, negated: bool },
+}
+
+impl Part {
+    fn takes(&self, char: char) -> bool {
+        match self {
+            Part::Any => true,
+            Part::One { ranges, negated } => {
+                ranges.iter().any(|(first, last)| (*first..=*last).contains(&char)) != *negated
+            }
+        }
+    }
+}
+
+impl Glob {
+    /// Reads a pattern; `None` for a `[` without its `]`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = Vec::new();
+        let mut rest = text.chars();
+        while let Some(char) = rest.next() {
+            parts.push(match char {
+                '*' => Part::Any,
+                '?' => Part::One { ranges: Vec::new(), negated: true },
+                '[' => {
+                    let (part, after) = class(rest.as_str())?;
+                    rest = after.chars();
+                    part
+                }
+                char => Part::One { ranges: vec![(char, char)], negated: false },
+            });
+        }
+        Some(Glob(parts))
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        let (parts, name): (&[Part], Vec<char>) = (&self.0, name.chars().collect());
+        let (mut part, mut at) = (0, 0);
+        // The last star, and up to where the text is its own.
+        let mut star: Option<(usize, usize)> = None;
+        while at < name.len() {
+            match parts.get(part) {
+                Some(Part::Any) => {
+                    star = Some((part, at));
+                    part += 1;
+                }
+                Some(one) if one.takes(name[at]) => {
+                    part += 1;
+                    at += 1;
+                }
+                _ => {
+                    let Some((place, end)) = star else { return false };
+                    star = Some((place, end + 1));
+                    (part, at) = (place + 1, end + 1);
+                }
+            }
+        }
+        parts[part..].iter().all(|part| *part == Part::Any)
+    }
+}
+
+/// Reads what follows a `[`, and what follows its `]`. A `]` that comes first is one of the characters.
+fn class(text: &str) -> Option<(Part, &str)> {
+    let (negated, body) = text.strip_prefix(['!', '^']).map_or((false, text), |body| (true, body));
+    let end = body.char_indices().skip(1).find(|(_, char)| *char == ']')?.0;
+    let chars: Vec<char> = body[..end].chars().collect();
+    let (mut ranges, mut at) = (Vec::new(), 0);
+    while let Some(first) = chars.get(at) {
+        match (chars.get(at + 1), chars.get(at + 2)) {
+            (Some('-'), Some(last)) => {
+                ranges.push((*first, *last));
+                at += 3;
+            }
+            _ => {
+                ranges.push((*first, *first));
+                at += 1;
+            }
+        }
+    }
+    Some((Part::One { ranges, negated }, &body[end + 1..]))
+}
+
+/// Now, in seconds since 1970.
+pub fn now_s() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+}
+
+/// Reads an age such as 7d, in seconds. `flag` is named in the error.
+pub fn age(flag: &str, text: &str) -> Result<i64, BadInput> {
+    let wrong = || BadInput(format!("{flag} {text:?} is no age; write a whole number and s, m, h, d or w, such as 7d"));
+    let unit = text.chars().last().ok_or_else(wrong)?;
+    let seconds: i64 = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        'w' => 7 * 86_400,
+        _ => return Err(wrong()),
+    };
+    let count = &text[..text.len() - 1];
+    let digits = count.bytes().all(|byte| byte.is_ascii_digit());
+    let count = count.parse::<i64>().ok().filter(|_| digits);
+    count.and_then(|count| count.checked_mul(seconds)).ok_or_else(wrong)
+}
+
+/// An age for people, in the largest unit of which there are at least two.
+pub fn age_text(seconds: i64) -> String {
+    let units = [(7 * 86_400, "w"), (86_400, "d"), (3600, "h"), (60, "m")];
+    let found = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
+    found.map_or_else(|| format!("{}s", seconds.max(0)), |(unit, name)| format!("{}{name}", seconds / unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_names() {
+        for (pattern, name, matches) in [
+            ("*", "", true),
+            ("", "a", false),
+            ("org/*@*@0@*", "org/m@ff@0@12", true),
+            ("org*", "org/a/b", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+            ("?b", "éb", true),
+            ("?b", "b", false),
+            ("a", "A", false),
+            ("[0-3]*", "2ff", true),
+            ("[0-3]*", "4ff", false),
+            ("[!0-3]*", "4ff", true),
+            ("[^a]", "a", false),
+            ("[]a]", "]", true),
+            ("[[]x", "[x", true),
+            ("[a-]", "-", true),
+        ] {
+            assert_eq!(Glob::parse(pattern).unwrap().matches(name), matches, "{pattern} {name}");
+        }
+        assert_eq!(["[", "a[b", "[]", "[!"].map(Glob::parse), [None, None, None, None]);
+    }
+
+    #[test]
+    fn what_is_excluded_is_not_taken_although_it_is_included() {
+        let args = FilterArgs { include: vec!["a*".into(), "b*".into()], exclude: vec!["*x".into()] };
+        let filter = args.filter().unwrap();
+        assert_eq!(["a", "b1", "c", "ax"].map(|name| filter.takes(name)), [true, true, false, false]);
+        assert!(Filter::default().takes("anything"));
+        let open = FilterArgs { include: vec!["[a".into()], exclude: Vec::new() };
+        assert!(open.filter().unwrap_err().0.contains("--include"));
+    }
+
+    #[test]
+    fn ages_are_read_and_written() {
+        let read = |text| age("--older", text).ok();
+        assert_eq!(["90s", "30m", "12h", "7d", "2w"].map(read), [90, 1800, 43_200, 604_800, 1_209_600].map(Some));
+        assert_eq!(["", "7", "d", "-1d", "+1d", "1.5d", "7y", "7é", "99999999999999999999d"].map(read), [None; 9]);
+        assert_eq!([0, 100, 7200, 200_000, -5].map(age_text), ["0s", "100s", "2h", "2d", "0s"]);
+    }
+}

@@ -1,0 +1,109 @@
+//! What lookups may say while the change log and the index do not agree with the directory.
+
+use std::fs;
+use std::path::Path;
+
+use kvtier_core::{ManualClock, Namespace};
+use kvtier_key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
+
+use super::*;
+use crate::inspect::{Directory, Unnamed};
+use crate::mover::{Finish, Refused, Transfer};
+
+const LEN: usize = 5000;
+
+/// Moves nothing: no test here loads or saves.
+#[derive(Debug)]
+struct Idle;
+
+impl Mover for Idle {
+    fn submit(&self, transfer: Transfer, _done: Finish) -> Result<(), Refused> {
+        Err(Refused { transfer, closed: true })
+    }
+
+    fn close(&self) {}
+
+    fn describe(&self) -> String {
+        "idle".into()
+    }
+}
+
+/// A tier whose own rounds stand still.
+fn open(dir: &Path) -> Disk<Idle> {
+    let mut config = DiskConfig::new(dir, 1 << 20);
+    config.clock = ManualClock::new().clock();
+    Disk::open(config, Idle).unwrap()
+}
+
+fn key(n: u8) -> Key {
+    let ns = Arc::new(Namespace::new("t", Digest::default()));
+    Key::new(ns, KeyId::Object(ObjectKey::new("m", KvRank(0), 0, ChunkHash::new(&[n; 32]), "").unwrap()))
+}
+
+/// Writes a chunk as another process does.
+fn write(dir: &Path, key: &Key) {
+    let payload = [7; LEN];
+    let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&payload));
+    let chunk = Unnamed { facts: &facts, canonical: &key.canonical(), payload: &payload };
+    assert!(Directory::open(dir).unwrap().writer().unwrap().write(&chunk).unwrap());
+}
+
+#[test]
+fn a_chunk_that_is_being_evicted_is_not_discovered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, key) = (open(dir.path()), key(1));
+    write(dir.path(), &key);
+    let shared = &disk.shared;
+    shared.follow_changes();
+    assert_eq!(shared.known_len(key.digest()), Some(LEN as u64));
+    assert!(matches!(shared.index().leave(key.digest()), kvtier_index::Removed::Gone(_)));
+    assert_eq!(shared.discover(&key, Some(LEN as u64)), None);
+    assert!(shared.index().is_leaving(key.digest()));
+}
+
+#[test]
+fn what_was_missed_is_no_miss_until_a_listing_succeeded() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let shared = &disk.shared;
+    assert!(shared.follow_few_changes());
+    write(dir.path(), &key(1));
+    let path = name::path(dir.path(), key(1).digest(), LEN as u64);
+    let own = dir.path().join(".kvtier");
+    let logs = fs::read_dir(&own).unwrap().flatten().filter(|e| e.file_name().to_string_lossy().starts_with("changes"));
+    logs.for_each(|log| fs::remove_file(log.path()).unwrap());
+    // One that no record names.
+    let copied = name::path(dir.path(), key(2).digest(), LEN as u64);
+    fs::copy(&path, &copied).unwrap();
+    assert!(!shared.follow_few_changes());
+    // A listing that fails settles nothing.
+    let shard = dir.path().join(format!("{:02x}", key(2).digest().as_bytes()[0]));
+    let away = dir.path().join("lost+found");
+    fs::rename(&shard, &away).unwrap();
+    fs::write(&shard, "no directory").unwrap();
+    assert!(!shared.reconcile() && !shared.follow_few_changes());
+    fs::remove_file(&shard).unwrap();
+    fs::rename(&away, &shard).unwrap();
+    assert!(shared.reconcile() && shared.follow_few_changes());
+    assert!(shared.known_len(key(1).digest()).is_some() && shared.known_len(key(2).digest()).is_some());
+    // What is gone is dropped as well.
+    fs::remove_file(&copied).unwrap();
+    assert!(shared.reconcile() && shared.known_len(key(2).digest()).is_none());
+}
+
+#[test]
+fn a_log_that_cannot_be_read_is_reported_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let (own, away) = (dir.path().join(".kvtier"), dir.path().join("lost+found"));
+    fs::rename(&own, &away).unwrap();
+    fs::write(&own, "no directory").unwrap();
+    for _ in 0..10 {
+        assert!(!disk.shared.follow_few_changes());
+    }
+    assert_eq!(disk.shared.counters.io_errors.load(Ordering::Relaxed), 1);
+    fs::remove_file(&own).unwrap();
+    fs::rename(&away, &own).unwrap();
+    assert!(!disk.shared.follow_few_changes(), "what was missed is not known yet");
+    assert!(disk.shared.reconcile() && disk.shared.follow_few_changes());
+}

@@ -1,0 +1,154 @@
+//! Writing chunks into a directory whose keys are known only by their digests.
+
+use std::fs;
+use std::io::{self, ErrorKind as Io, Write};
+
+use kvtier_core::Clock;
+use kvtier_index::Chunk;
+use kvtier_index::journal::Record;
+use kvtier_key::{BlockSums, Facts};
+
+use super::{Directory, quarantine};
+use crate::changes::ChangeLog;
+use crate::home::{self, Corner};
+use crate::ledger::Ledger;
+use crate::name::{self, PAGE, file_len};
+use crate::{Layout, footer};
+
+/// Writes chunks into a directory of layout `kvtier` as a tier does, from what a file there needs of a key: its digest, and its canonical form
+/// where that is known. A tier can write only chunks whose key it is given, and the medium has salts only as digests.
+#[derive(Debug)]
+pub struct Writer {
+    directory: Directory,
+    corner: Corner,
+    ledger: Ledger,
+    changes: ChangeLog,
+}
+
+/// A chunk to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Unnamed<'a> {
+    /// Digests of its key and of its namespace, its length and checksums.
+    pub facts: &'a Facts,
+    /// The key's canonical form; empty where it is not known.
+    pub canonical: &'a [u8],
+    /// Its bytes.
+    pub payload: &'a [u8],
+}
+
+impl Directory {
+    /// A writer for this directory, which must have been opened by a tier once.
+    ///
+    /// # Errors
+    /// `Unsupported` for a directory of another layout; else the medium's.
+    pub fn writer(&self) -> io::Result<Writer> {
+        if self.layout() != Layout::Kvtier {
+            let what = format!("layout {} names chunks by their keys; use layout kvtier", self.layout());
+            return Err(io::Error::new(Io::Unsupported, what));
+        }
+        let own = self.own();
+        let is_local = home::is_local(&own)?;
+        let (corner, ledger) = (home::visit(&own)?, Ledger::open(&own, true)?);
+        let changes = ChangeLog::open(&own, is_local, &Clock::real());
+        Ok(Writer { directory: self.clone(), corner, ledger, changes })
+    }
+}
+
+impl Writer {
+    /// Writes one chunk. `false` where it is there already.
+    ///
+    /// # Errors
+    /// `InvalidInput` for bytes that are not those of the facts and for a key too long for a file; `StorageFull` where the directory's cap leaves no
+    /// room; else the medium's.
+    pub fn write(&self, chunk: &Unnamed<'_>) -> io::Result<bool> {
+        let Unnamed { facts, canonical, payload } = *chunk;
+        let invalid = |what: &str| io::Error::new(Io::InvalidInput, what.to_owned());
+        if facts.sums != BlockSums::of(payload) || facts.raw_len != payload.len() as u64 || payload.is_empty() {
+            return Err(invalid("the bytes are not those that the facts describe"));
+        }
+        let page = footer::encode_parts(facts, canonical).map_err(|_| invalid("the key is too long for a footer"))?;
+        let (len, bytes) = (facts.raw_len, file_len(facts.raw_len));
+        let path = name::path(&self.directory.root, &facts.key, len);
+        if path.exists() {
+            return Ok(false);
+        }
+        if !self.ledger.take(bytes, self.directory.capacity_bytes.unwrap_or(u64::MAX))? {
+            return Err(io::Error::new(Io::StorageFull, "the directory's cap leaves no room"));
+        }
+        let draft = self.corner.path().join(self.corner.number().to_string());
+        let written = fs::File::create_new(&draft).and_then(|mut file| {
+            let padding = vec![0; (len.next_multiple_of(PAGE) - len) as usize];
+            [payload, &padding, &page].iter().try_for_each(|part| file.write_all(part))
+        });
+        let is_named = written.and_then(|()| {
+            if let Some(shard) = path.parent() {
+                fs::create_dir_all(shard)?;
+            }
+            Ok(quarantine::move_to_free(&draft, &path))
+        });
+        if matches!(is_named, Ok(true)) {
+            self.changes.append(Record::Insert(Chunk::new(facts.key, len, bytes)));
+            self.changes.flush()?;
+        } else {
+            let _ = fs::remove_file(&draft);
+            self.ledger.give(bytes)?;
+        }
+        is_named
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kvtier_key::{Digest, Key};
+
+    use super::*;
+    use crate::DiskConfig;
+    use crate::home::Home;
+    use crate::inspect::Named;
+
+    fn directory(root: &Path) -> Directory {
+        drop(Home::open(&DiskConfig::new(root, 1 << 20).path, None).unwrap());
+        Directory::open(root).unwrap()
+    }
+
+    #[test]
+    fn a_chunk_is_written_once_and_verified_and_wrong_bytes_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = directory(dir.path());
+        let writer = directory.writer().unwrap();
+        for (canonical, len) in [(&b"canonical"[..], 5000), (b"", 4096)] {
+            let (payload, namespace) = (vec![7; len], Digest::default());
+            let key = Key::digest_of(&namespace, canonical);
+            let facts = Facts::plain(key, namespace, BlockSums::of(&payload));
+            let chunk = Unnamed { facts: &facts, canonical, payload: &payload };
+            assert!(writer.write(&chunk).unwrap() && !writer.write(&chunk).unwrap());
+            let named = Named { digest: key, name: None, len: len as u64 };
+            assert_eq!(directory.verify(&named).unwrap(), Ok(()));
+            assert_eq!(directory.footer(&named).unwrap().unwrap().1, canonical);
+            let wrong = Unnamed { payload: &vec![8; len], ..chunk };
+            assert_eq!(writer.write(&wrong).unwrap_err().kind(), Io::InvalidInput);
+        }
+        assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(12288 + 8192));
+        drop(writer);
+        assert_eq!(fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_cap_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory { capacity_bytes: Some(10_000), ..directory(dir.path()) };
+        let writer = directory.writer().unwrap();
+        let mut written = 0;
+        for n in 0..3 {
+            let payload = [n; 100];
+            let facts = Facts::plain(Digest([n; 32]), Digest::default(), BlockSums::of(&payload));
+            match writer.write(&Unnamed { facts: &facts, canonical: b"", payload: &payload }) {
+                Ok(true) => written += 1,
+                other => assert_eq!(other.unwrap_err().kind(), Io::StorageFull),
+            }
+        }
+        assert_eq!((written, directory.chunks().unwrap().len()), (1, 1));
+    }
+}

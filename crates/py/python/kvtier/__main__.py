@@ -1,0 +1,31 @@
+"""``python -m kvtier``: the command, which the wheel brings as a program."""
+
+import os
+import sys
+import sysconfig
+from typing import NoReturn
+
+
+def find() -> str:
+    """Where the program is: beside this interpreter, or where ``pip install --user`` and ``--target`` put it."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    user = sysconfig.get_path("scripts", scheme=sysconfig.get_preferred_scheme("user"))
+    folders = [sysconfig.get_path("scripts"), user, os.path.join(os.path.dirname(package), "bin")]
+    for folder in folders:
+        path = os.path.join(folder, "kvtier")
+        if os.path.isfile(path):
+            return path
+    raise FileNotFoundError(f"the program kvtier is in none of {', '.join(folders)}: install the wheel again")
+
+
+def main() -> NoReturn:
+    """Becomes the program."""
+    try:
+        program = find()
+    except FileNotFoundError as e:
+        sys.exit(f"kvtier: {e}")
+    os.execv(program, [program, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What all in-process plugins read of LMCache's ``extra_config`` in the same way."""
+
+import difflib
+from collections.abc import Collection, Iterable
+from typing import Any, Optional
+
+from lmcache.v1.metadata import LMCacheMetadata
+
+# What begins with `kvtier.`: settings of ours that belong to no plugin.
+OWN = ("kvtier.gds_shape",)
+
+
+def refuse_unknown(extra: dict[str, Any], place: str, known: Collection[str], others: Iterable[str] = ()) -> None:
+    """Refuses settings below `place` that the plugin does not read: a misspelled cap would be none. `others` are the places of other plugins,
+    which may begin with this one's."""
+    longer = [f"{other}." for other in others if other.startswith(f"{place}.")]
+    own = {f"{place}.{name}" for name in known}
+    for name in map(str, extra):
+        is_of_plugin = name.startswith(f"{place}.") and not any(name.startswith(other) for other in longer)
+        if (is_of_plugin and name not in own) or (name.startswith("kvtier.") and name not in OWN):
+            near = difflib.get_close_matches(name, [*own, *OWN], n=1)
+            hint = f"write {near[0]!r}" if near else f"it has {', '.join(sorted(known))}"
+            raise ValueError(f"extra_config[{name!r}]: kvtier's plugin has no such setting: {hint}")
+
+
+def metrics_address(extra: dict[str, Any], place: str, metadata: LMCacheMetadata) -> Optional[str]:
+    """Where to serve metrics, if anywhere. Each worker of a host is a process of its own: its number is added to the port."""
+    address = extra.get(f"{place}.metrics")
+    if address is None:
+        return None
+    host, colon, port = str(address).rpartition(":")
+    if not colon or not port.isdecimal():
+        raise ValueError(f"extra_config['{place}.metrics'] = {address!r} is no address: write HOST:PORT, such as 127.0.0.1:9464")
+    own = int(port) + (metadata.worker_id if int(port) else 0)
+    return f"{host}:{own}"
+
+
+def masked(url: str) -> str:
+    """A URL without the credentials in it: all before the last ``@``, since secrets may hold any character."""
+    before, at, rest = url.rpartition("@")
+    if not at:
+        return url
+    scheme, colon, _ = before.partition("://")
+    is_scheme = bool(colon) and scheme.isalnum()
+    return f"{scheme}://***@{rest}" if is_scheme else f"***@{rest}"
