@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::report::REPORT;
-use crate::{counters, cuda, cufile, faults, kernels, memory, streams};
+use crate::{cuda, cufile, faults, kernels, memory, streams};
 
 /// Says to the child which test it is to run.
 const CHILD: &str = "FAKEGPU_CHILD";
@@ -79,11 +79,6 @@ impl Fakes {
     /// cuFile in compatibility mode.
     pub fn compat(self) -> Self {
         self.with(cufile::TARGETS, "0".to_owned())
-    }
-
-    /// A cuFile that reaches NVMe directly, and not this file system.
-    pub fn through_host(self) -> Self {
-        self.with(counters::HOST, "1".to_owned())
     }
 
     /// Kernels that write wrong words.

@@ -5,7 +5,6 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::counters;
 use crate::faults::{Fault, code, fault, number};
 use crate::memory;
 use crate::report::at_exit;
@@ -133,7 +132,6 @@ pub fn lines() -> Vec<String> {
         format!("saw unaligned {}", saw.unaligned),
         format!("saw unregistered {}", saw.unregistered),
         format!("saw stale {}", saw.stale),
-        format!("saw stats_level {}", counters::level()),
     ]
 }
 
@@ -171,11 +169,6 @@ extern "C" fn cuFileUseCount() -> c_long {
 
 fn targets() -> c_uint {
     number(TARGETS).unwrap_or(NVME)
-}
-
-/// Whether the driver reaches any storage directly.
-pub fn is_direct() -> bool {
-    targets() != 0
 }
 
 #[unsafe(no_mangle)]
@@ -313,7 +306,6 @@ fn transfer(
     note((base, base + at, len), file_at);
     let moved = move_bytes(file.fd, (reached as usize, most), file_at, writes);
     if let Ok(bytes) = u64::try_from(moved) {
-        counters::count(writes);
         let saw = &mut state().saw;
         *(if writes { &mut saw.written_bytes } else { &mut saw.read_bytes }) += bytes;
     }

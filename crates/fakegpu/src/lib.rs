@@ -8,7 +8,6 @@
 
 mod capture;
 mod child;
-mod counters;
 mod cuda;
 mod cufile;
 mod events;

@@ -1,12 +1,13 @@
 """What Python programs on this machine get with kvikio and with torch: rows for the table of `gpu_check`. Arguments: a directory, chunks, bytes of
-a chunk. Who is not installed is named with the reason."""
+a chunk, turns, of which the medians count. What is not installed is named with the reason."""
 
 import os
 import resource
+import statistics
 import sys
 import time
 
-DIRECTORY, CHUNKS, BYTES = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+DIRECTORY, (CHUNKS, BYTES, TURNS) = sys.argv[1], map(int, sys.argv[2:5])
 FILE = os.path.join(DIRECTORY, f"gpu-check-{os.getpid()}.bin")
 
 
@@ -21,7 +22,7 @@ def drop_cache():
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def measured(out, into):
+def turn(out, into):
     """MB/s out of the GPU and into it, and seconds of CPU for each GB into it."""
     begun = time.monotonic()
     out()
@@ -31,7 +32,14 @@ def measured(out, into):
     into()
     mb = CHUNKS * BYTES / 1e6
     in_s, cpu = time.monotonic() - begun, cpu_seconds() - cpu
-    return f"{mb / out_s:.0f} | {mb / in_s:.0f} | {cpu / (mb / 1e3):.3f}"
+    return mb / out_s, mb / in_s, cpu / (mb / 1e3)
+
+
+def measured(out, into):
+    """The cells of a row."""
+    cells = zip(*(turn(out, into) for _ in range(TURNS)))
+    out_mb, in_mb, cpu = (statistics.median(cell) for cell in cells)
+    return f"{out_mb:.0f} | {in_mb:.0f} | {cpu:.3f}"
 
 
 def kvikio_row():

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kvtier_mem::cuda::Gpu;
 
-use crate::cufile::{Driver, file_system, machine, probe};
+use crate::cufile::{Driver, file_system, machine, probe, reach};
 use crate::{GdsConfig, Mode};
 
 /// One thing that was looked at.
@@ -76,6 +76,7 @@ fn look(config: &GdsConfig, ordinal: u32, list: &mut List) -> Option<()> {
         Err("no: in compatibility mode it is slower than pinned memory; load nvidia-fs, or enable PCI P2PDMA".into())
     };
     list.note("direct", direct)?;
-    let probed = probe(driver, &gpu, dir, config.open_wait).and_then(|route| route.found(config.compat));
-    list.note("probe", probed.map(fine))
+    let judged = reach(&config.system_root, dir, driver.targets()).judge(config.compat);
+    let probed = judged.and_then(|found| probe(driver, &gpu, dir, config.open_wait).map(|()| ((), found)));
+    list.note("probe", probed)
 }

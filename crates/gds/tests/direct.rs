@@ -6,7 +6,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use common::{Bench, LEN, MIB, clean, config, foreign_stream, machine, set_later};
+use common::{Bench, LEN, MIB, clean, config, disk_of, foreign_stream, machine, set_later};
 use kvtier_core::{ErrorKind, Loaded, MissReason, Removed, Saved, Tier};
 use kvtier_fakegpu::{Fakes, Hold, Report};
 use kvtier_gds::{GdsTier, Mode, Proof};
@@ -30,7 +30,6 @@ fn loads_go_straight_to_registered_gpu_memory() {
         assert_eq!((report.saw("unregistered"), report.saw("unaligned")), (2, 0));
         assert_eq!(report.saw("read_bytes"), 4 * MIB as u64 + (64 << 10));
         assert_eq!(report.calls("cuFileDriverOpen"), 1);
-        assert_eq!((report.calls("cuFileGetStatsL3"), report.saw("stats_level")), (2, 0), "it counts the probe alone");
     };
     Fakes::new().run("loads_go_straight_to_registered_gpu_memory", body, check);
 }
@@ -169,9 +168,6 @@ survives! {
     no_library: Fakes::new().without_cufile(), Pinned, "no libcufile";
     a_driver_that_does_not_open: Fakes::new().fail("cuFileDriverOpen:1:5001"), Pinned, "load nvidia-fs (modprobe nvidia_fs)";
     compatibility_mode: Fakes::new().compat(), Pinned, "slower than pinned memory of our own";
-    a_directory_that_it_reaches_by_host_memory: Fakes::new().through_host(), Pinned, "through host memory, which is slower";
-    a_version_that_counts_nothing: Fakes::new().fail("cuFileGetStatsL3:*:5022"), Direct, "direct for nvme";
-    a_version_that_does_not_count_gpus: Fakes::new().fail("cuFileSetStatsLevel:*:5022"), Direct, "direct for nvme";
     a_mount_that_is_not_supported: Fakes::new().fail("cuFileHandleRegister:*:5030"), Pinned, "use a volume of ext4 or xfs";
     no_udev_for_a_file: Fakes::new().fail("cuFileHandleRegister:*:5027"), Pinned, "mount the host's /run/udev";
     a_file_that_is_refused_later: Fakes::new().fail("cuFileHandleRegister:3:5030"), Direct, "by cuFile no more";
@@ -276,15 +272,21 @@ fn switched_off_it_is_not_touched() {
 }
 
 #[test]
-fn where_it_is_required_a_directory_that_it_reaches_by_host_memory_is_refused() {
-    let name = "where_it_is_required_a_directory_that_it_reaches_by_host_memory_is_refused";
-    clean(name, &Fakes::new().through_host(), || {
+fn a_directory_on_storage_that_it_does_not_reach_goes_through_pinned_memory() {
+    let name = "a_directory_on_storage_that_it_does_not_reach_goes_through_pinned_memory";
+    clean(name, &Fakes::new(), || {
         let (dir, root) = (tempfile::tempdir().unwrap(), machine());
+        disk_of(dir.path(), root.path(), "vda");
         let mut config = config(dir.path());
-        (config.mode, config.system_root) = (Mode::Require, root.path().to_owned());
+        (config.gpu, config.system_root) = (Some(0), root.path().to_owned());
+        let tier = GdsTier::open(config.clone()).unwrap();
+        let reasons = kvtier_core::Observe::status(&tier).reasons.join("\n");
+        assert!(reasons.contains("lies on vda, which cuFile does not reach directly"), "{reasons}");
+        drop(tier);
+        config.mode = Mode::Require;
         let refused = GdsTier::open(config).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-        assert!(refused.to_string().contains("does not reach this storage directly"), "{refused}");
+        assert!(refused.to_string().contains("lies on vda"), "{refused}");
     });
 }
 

@@ -61,9 +61,10 @@ fn loads_go_through_it_and_every_byte_is_proven() {
 }
 
 #[test]
-fn its_counters_tell_which_way_bytes_went() {
-    over_it("its_counters_tell_which_way_bytes_went", &|| {
+fn a_disk_that_it_does_not_reach_is_said() {
+    over_it("a_disk_that_it_does_not_reach_is_said", &|| {
         let (dir, root) = (tempfile::tempdir().unwrap(), machine());
+        common::disk_of(dir.path(), root.path(), "vda");
         let mut config = common::config(dir.path());
         real(&mut config, &root);
         let found = kvtier_gds::examine(&config, 0);

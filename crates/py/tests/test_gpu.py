@@ -1,6 +1,9 @@
-"""Memory of a real GPU, as torch hands it out. Skipped where torch finds no GPU; `device.py` runs over a stand-in everywhere."""
+"""Memory of a real GPU, as torch hands it out. Skipped where torch finds no GPU; `device.py` runs over a stand-in everywhere.
+
+`KVTIER_GPU_TIER` adds settings to the tier, as JSON: `{"mode": "require"}` runs the same tests by cuFile."""
 
 import importlib.util
+import json
 import os
 import pathlib
 import subprocess
@@ -33,8 +36,7 @@ class OnAGpu(unittest.TestCase):
         self.dir = place.name
 
     def store(self):
-        tier = {"type": "gds", "path": self.dir, "bytes": 4 << 30, "free_min": 0}
-        store = kvtier.Store(tiers=[tier])
+        store = kvtier.Store(tiers=[tier(self.dir)])
         self.addCleanup(store.close)
         return store
 
@@ -129,6 +131,10 @@ class OnAGpu(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
+def tier(place):
+    return {"type": "gds", "path": place, "bytes": 4 << 30, "free_min": 0, **json.loads(os.environ.get("KVTIER_GPU_TIER", "{}"))}
+
+
 def key(n):
     return kvtier.Key("org/model", n.to_bytes(32, "big"))
 
@@ -137,8 +143,7 @@ def large():
     """A tensor of more than one mapping, a part across two of them, and small ones of one block."""
     import torch
 
-    tier = {"type": "gds", "path": os.environ["KVTIER_PLACE"], "bytes": 4 << 30, "free_min": 0}
-    with kvtier.Store(tiers=[tier]) as store:
+    with kvtier.Store(tiers=[tier(os.environ["KVTIER_PLACE"])]) as store:
         whole = torch.randint(0, 256, (100 * MIB + 3,), dtype=torch.uint8, device="cuda")
         small = [torch.randint(0, 256, (70_000 + n,), dtype=torch.uint8, device="cuda") for n in range(8)]
         for n, source in enumerate([whole, whole[19 * MIB : 41 * MIB + 1], *small]):

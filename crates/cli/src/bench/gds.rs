@@ -24,6 +24,9 @@ pub struct GdsArgs {
     /// GB to move each way.
     #[arg(long, default_value_t = 2.0)]
     gb: f64,
+    /// How often to measure each way; the medians are printed.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=99))]
+    turns: u8,
     /// Print one JSON object a way.
     #[arg(long)]
     json: bool,
@@ -42,6 +45,7 @@ pub fn run(args: &GdsArgs) -> Result<()> {
     }
     let mut config = RatesConfig::new(&args.path);
     (config.gpu, config.chunk_bytes, config.chunks) = (args.gpu, size, chunks as usize);
+    config.turns = usize::from(args.turns);
     for rate in rates(&config).map_err(crate::cannot_open)? {
         let (out, into) = (rate.out_per_s / 1e6, rate.in_per_s / 1e6);
         let line = if args.json {

@@ -102,21 +102,9 @@ functions! {
     }
 }
 
-functions! {
-    /// What it counts, from version 1.15 on.
-    Counters {
-        level: "cuFileGetStatsLevel" = fn(*mut c_int) -> Answer,
-        set_level: "cuFileSetStatsLevel" = fn(c_int) -> Answer,
-        start: "cuFileStatsStart" = fn() -> Answer,
-        stop: "cuFileStatsStop" = fn() -> Answer,
-        get: "cuFileGetStatsL3" = fn(*mut c_void) -> Answer,
-    }
-}
-
 /// The library, which is never unloaded.
 pub struct Loaded {
     pub api: Api,
-    pub counters: Option<Counters>,
     /// Which file it came from.
     pub name: String,
 }
@@ -134,8 +122,7 @@ impl Loaded {
             match unsafe { libloading::Library::new(name) } {
                 Ok(library) => {
                     let library = Box::leak(Box::new(library));
-                    let (api, counters) = (Api::bind(library, name)?, Counters::bind(library, name).ok());
-                    return Ok(Loaded { api, counters, name: name.clone() });
+                    return Ok(Loaded { api: Api::bind(library, name)?, name: name.clone() });
                 }
                 Err(e) => why.push(format!("{name}: {e}")),
             }

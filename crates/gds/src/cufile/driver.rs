@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use kvtier_mem::cuda::Gpu;
 
-use super::api::{Api, Counters, Loaded, Properties};
+use super::api::{Api, Loaded, Properties};
+use super::storage::KINDS;
 
 /// The opened driver: one for the process, which is never closed, since closing it closes it for every library in the process.
 #[derive(Clone, Copy)]
@@ -20,24 +21,6 @@ struct Opened {
 
 /// Whether it was opened before, and if that failed, why it is not tried again.
 static DRIVER: Mutex<Option<Result<Driver, String>>> = Mutex::new(None);
-
-/// The kinds of storage, by bit.
-const TARGETS: [&str; 14] = [
-    "lustre",
-    "weka",
-    "nfs",
-    "gpfs",
-    "nvme",
-    "nvmeof",
-    "scsi",
-    "scaleflux",
-    "nvmesh",
-    "beegfs",
-    "yrcloudfile",
-    "nvme-p2p",
-    "scatefs",
-    "virtiofs",
-];
 
 impl Driver {
     /// Opens the driver, or says why it cannot be. What a driver that was reached answers, or that it never does, holds for the rest of the
@@ -71,9 +54,9 @@ impl Driver {
         &self.0.library.api
     }
 
-    /// Its counters, in versions that have some.
-    pub(super) fn counters(&self) -> Option<&'static Counters> {
-        self.0.library.counters.as_ref()
+    /// The kinds of storage that it reaches directly, a bit for each of [`KINDS`].
+    pub fn targets(&self) -> u32 {
+        self.0.targets
     }
 
     /// Whether it reaches any storage without going through host memory; otherwise it is in compatibility mode.
@@ -84,7 +67,7 @@ impl Driver {
     /// Which library, which version, which storage.
     pub fn describe(&self) -> String {
         let Opened { library, version, targets } = self.0;
-        let names = TARGETS.iter().enumerate().filter(|(bit, _)| targets >> bit & 1 == 1).map(|(_, name)| *name);
+        let names = KINDS.iter().enumerate().filter(|(bit, _)| targets >> bit & 1 == 1).map(|(_, name)| *name);
         let (major, minor, names) = (version / 1000, version % 1000 / 10, names.collect::<Vec<_>>().join(", "));
         format!("{} {major}.{minor}, direct for {}", library.name, if names.is_empty() { "nothing" } else { &names })
     }

@@ -10,7 +10,7 @@ mod driver;
 mod file;
 mod preflight;
 mod probe;
-mod route;
+mod storage;
 
 pub use buffers::Buffers;
 pub use code::Failure;
@@ -18,4 +18,4 @@ pub use driver::{Driver, watched};
 pub use file::{File, Files};
 pub use preflight::{file_system, machine, preflight};
 pub use probe::probe;
-pub use route::Route;
+pub use storage::reach;

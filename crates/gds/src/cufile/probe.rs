@@ -10,16 +10,14 @@ use kvtier_mem::cuda::Gpu;
 
 use super::driver::watched;
 use super::file::Target;
-use super::route::Routes;
-use super::{Driver, File, Route};
+use super::{Driver, File};
 
 const LEN: usize = 64 << 10;
 
-/// Writes and reads a file of the directory through cuFile and compares: what it promises is believed only then. Answers which way the bytes
-/// went. The file has a name until
-/// the end, because libcufile opens it once more by that; what a killed probe leaves the next one removes. Given up, with a thread, when it
-/// takes longer than `wait`.
-pub fn probe(driver: Driver, gpu: &Gpu, dir: &Path, wait: Duration) -> Result<Route, String> {
+/// Writes and reads a file of the directory through cuFile and compares: what it promises is believed only then. The file has a name until the
+/// end, because libcufile opens it once more by that; what a killed probe leaves the next one removes. Given up, with a thread, when it takes
+/// longer than `wait`.
+pub fn probe(driver: Driver, gpu: &Gpu, dir: &Path, wait: Duration) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("no file for direct I/O in {}: {e}", dir.display());
     let scratch = Scratch::new(dir, "probe").map_err(failed)?;
     let mut options = OpenOptions::new();
@@ -29,7 +27,7 @@ pub fn probe(driver: Driver, gpu: &Gpu, dir: &Path, wait: Duration) -> Result<Ro
     watched(&what, wait, move || compare(driver, &file, &gpu))?
 }
 
-fn compare(driver: Driver, file: &OwnedFd, gpu: &Gpu) -> Result<Route, String> {
+fn compare(driver: Driver, file: &OwnedFd, gpu: &Gpu) -> Result<(), String> {
     let said = |e: kvtier_mem::Error| e.to_string();
     let (_entered, stream) = (gpu.enter().map_err(said)?, gpu.stream().map_err(said)?);
     let file = File::register(driver, file).map_err(|e| e.to_string())?;
@@ -37,7 +35,6 @@ fn compare(driver: Driver, file: &OwnedFd, gpu: &Gpu) -> Result<Route, String> {
     let wrote: Vec<u8> = (0..LEN).map(|n| (n * 31 % 251) as u8).collect();
     let target = Target { base: memory.addr(), offset: 0, len: LEN };
     stream.upload(&wrote, &mut memory, 0, || ()).map_err(said)?;
-    let routes = Routes::watch(driver, gpu);
     // SAFETY: the lease's memory, which is this function's alone; its GPU's context is current.
     unsafe { file.write(0, target) }.map_err(|e| e.to_string())?;
     let mut read = vec![0; LEN];
@@ -48,5 +45,5 @@ fn compare(driver: Driver, file: &OwnedFd, gpu: &Gpu) -> Result<Route, String> {
     if read != wrote {
         return Err("what cuFile wrote it did not read back".into());
     }
-    Ok(routes.map_or(Route::Untold, |routes| routes.taken()))
+    Ok(())
 }

@@ -15,7 +15,7 @@ use super::counts::add;
 use super::lane::Lane;
 use super::load::{PAGE, Piece, Told};
 use crate::config::{GdsConfig, Proof};
-use crate::cufile::{Buffers, Driver, Failure, File, Files, preflight, probe};
+use crate::cufile::{Buffers, Driver, Failure, File, Files, preflight, probe, reach};
 use crate::sums::{RANGE_BYTES_MAX, Summer, Summers, UNIT};
 
 /// cuFile, where it was found to work.
@@ -53,8 +53,9 @@ impl Direct {
                 driver.describe()
             ));
         }
-        let route = probe(driver, gpu, &config.disk.path.join(".kvtier"), config.open_wait)?;
-        route.found(config.compat).map_err(|why| format!("{}: {why}", driver.describe()))?;
+        let reach = reach(&config.system_root, &config.disk.path, driver.targets());
+        reach.judge(config.compat).map_err(|why| format!("{}: {why}", driver.describe()))?;
+        probe(driver, gpu, &config.disk.path.join(".kvtier"), config.open_wait)?;
         let (files, buffers) = (Files::default(), Buffers::new(driver));
         let summers = Summers::new(config.threads, config.open_wait);
         if config.proof != Proof::Off {

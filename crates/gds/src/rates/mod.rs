@@ -29,12 +29,14 @@ pub struct RatesConfig {
     pub chunk_bytes: usize,
     /// How many chunks.
     pub chunks: usize,
+    /// How often each way is measured; the medians count.
+    pub turns: usize,
 }
 
 impl RatesConfig {
-    /// 64 chunks of 32 MiB and GPU 0, in `path`.
+    /// 64 chunks of 32 MiB and GPU 0, in `path`, once.
     pub fn new(path: &Path) -> Self {
-        RatesConfig { tier: GdsConfig::new(path, 0), gpu: 0, chunk_bytes: 32 << 20, chunks: 64 }
+        RatesConfig { tier: GdsConfig::new(path, 0), gpu: 0, chunk_bytes: 32 << 20, chunks: 64, turns: 1 }
     }
 }
 
@@ -55,7 +57,8 @@ pub struct Rate {
 }
 
 /// Measures copies between pinned host memory and the GPU, the disk, the tier through pinned memory, the tier by cuFile, checksums taken on the
-/// GPU, and a plain read followed by a copy. A way that there is not is in the list with its reason.
+/// GPU, and a plain read followed by a copy. Every turn measures all ways once; the answer holds the medians. A way that cannot be measured is in
+/// the list with its reason.
 pub fn rates(config: &RatesConfig) -> Result<Vec<Rate>, Error> {
     let failed = |e: kvtier_mem::Error| Error::new(ErrorKind::Unsupported, "cannot use the GPU").with_source(e);
     let gpu = Gpu::open(config.gpu).map_err(failed)?;
@@ -65,19 +68,21 @@ pub fn rates(config: &RatesConfig) -> Result<Vec<Rate>, Error> {
     );
     let bench = Bench { config, gpu, stream, memory };
     bench.fill().map_err(failed)?;
-    let mut rates = vec![bench.copies().map_err(failed)?];
-    rates.push(bench.disk().unwrap_or_else(|e| none("file to pinned memory", &*e)));
-    let ways = [
-        ("pinned memory", Mode::Off, false),
-        ("cuFile", Mode::Require, false),
-        ("cuFile as it is", Mode::Require, true),
-    ];
-    rates.extend(ways.into_iter().map(|(way, mode, compat)| {
-        bench.tier(mode, compat).map_or_else(|e| none(way, &e), |rate| Rate { way: way.into(), ..rate })
-    }));
-    rates.push(bench.sums().unwrap_or_else(|e| none("checksums on the GPU", &*e)));
-    rates.push(bench.plain().unwrap_or_else(|e| none("plain read and copy", &e)));
-    Ok(rates)
+    let turns = (0..config.turns.max(1)).map(|_| bench.turn()).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    Ok((0..turns[0].len()).map(|way| median_of(turns.iter().map(|turn| &turn[way]))).collect())
+}
+
+/// The median of each figure of one way; the note is the last one.
+fn median_of<'a>(turns: impl Iterator<Item = &'a Rate> + Clone) -> Rate {
+    let of = |figure: fn(&Rate) -> f64| median(turns.clone().map(figure).collect());
+    let (way, note) = turns.clone().last().map_or_else(Default::default, |rate| (rate.way.clone(), rate.note.clone()));
+    let (out_per_s, in_per_s) = (of(|rate| rate.out_per_s), of(|rate| rate.in_per_s));
+    Rate { way, out_per_s, in_per_s, cpu_s_per_gb: of(|rate| rate.cpu_s_per_gb), note }
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
 fn none(way: &str, e: &dyn std::error::Error) -> Rate {
@@ -113,6 +118,23 @@ impl Clock {
 }
 
 impl Bench<'_> {
+    /// Each way once.
+    fn turn(&self) -> Result<Vec<Rate>, kvtier_mem::Error> {
+        let mut rates = vec![self.copies()?];
+        rates.push(self.disk().unwrap_or_else(|e| none("file to pinned memory", &*e)));
+        let ways = [
+            ("pinned memory", Mode::Off, false),
+            ("cuFile", Mode::Require, false),
+            ("cuFile as it is", Mode::Require, true),
+        ];
+        rates.extend(ways.into_iter().map(|(way, mode, compat)| {
+            self.tier(mode, compat).map_or_else(|e| none(way, &e), |rate| Rate { way: way.into(), ..rate })
+        }));
+        rates.push(self.sums().unwrap_or_else(|e| none("checksums on the GPU", &*e)));
+        rates.push(self.plain().unwrap_or_else(|e| none("plain read and copy", &e)));
+        Ok(rates)
+    }
+
     fn bytes(&self) -> usize {
         self.config.chunks * self.config.chunk_bytes
     }
@@ -123,5 +145,17 @@ impl Bench<'_> {
         noise::fill(&mut bytes);
         let mut leases: Vec<_> = (0..AT_ONCE).map(|_| self.memory.lease(bytes.len())).collect::<Result<_, _>>()?;
         leases.iter_mut().try_for_each(|lease| self.stream.upload(&bytes, lease, 0, || ()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_is_one_of_the_figures() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![5.0]), 5.0);
+        assert_eq!(median(vec![]), 0.0);
     }
 }

@@ -147,6 +147,16 @@ pub fn machine() -> tempfile::TempDir {
     root
 }
 
+/// Makes `dir` lie on a disk of that name, on the machine below `root`.
+pub fn disk_of(dir: &std::path::Path, root: &std::path::Path, disk: &str) {
+    use std::os::unix::fs::MetadataExt;
+    let device = std::fs::metadata(dir).unwrap().dev();
+    let (blocks, own) = (root.join("sys/dev/block"), root.join("sys/devices").join(disk));
+    [&blocks, &own].into_iter().for_each(|dir| std::fs::create_dir_all(dir).unwrap());
+    let number = format!("{}:{}", nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    std::os::unix::fs::symlink(own, blocks.join(number)).unwrap();
+}
+
 /// Runs `body` over stand-ins in a child, after which nothing may be left.
 pub fn clean(name: &str, fakes: &Fakes, body: impl FnOnce()) {
     fakes.run(name, body, Report::is_clean);

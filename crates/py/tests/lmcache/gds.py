@@ -61,7 +61,7 @@ def _copied(into, source, length, _):
 
 
 def theirs(directory, engine):
-    """LMCache's own backend on a directory: all of it but the GPU, in whose place there is host memory."""
+    """LMCache's own backend on a directory; without a GPU all of it but the GPU, in whose place there is host memory."""
     config = types.SimpleNamespace(
         gds_path=directory,
         gds_path_sharding="by_gpu",
@@ -71,8 +71,9 @@ def theirs(directory, engine):
         extra_config=None,
         get_extra_config_value=lambda _, default: default,
     )
+    copied = gds_backend._load_gpu_memcpy if torch.cuda.is_available() else lambda: _copied
     with (
-        mock.patch.object(gds_backend, "_load_gpu_memcpy", lambda: _copied),
+        mock.patch.object(gds_backend, "_load_gpu_memcpy", copied),
         mock.patch.object(gds_backend, "CuFileMemoryAllocator", Registered),
     ):
         return gds_backend.GdsBackend(config, engine.metadata, engine.storage_manager.loop, "cuda:0")

@@ -62,7 +62,7 @@ class Plugin(Gds):
         for n, key in enumerate(self.keys(engine, tokens)):
             self.assertTrue(own.contains(key), key)
             obj = own.get_blocking(key)
-            self.assertTrue(torch.equal(obj.tensor, of_tokens(n * CHUNK, (n + 1) * CHUNK)))
+            self.assertTrue(torch.equal(obj.tensor.cpu(), of_tokens(n * CHUNK, (n + 1) * CHUNK)))
             obj.ref_count_down()
         # What it writes is found and loaded here, while it and we are at work.
         for n, key in enumerate(self.keys(engine, more)):
@@ -109,7 +109,7 @@ class Plugin(Gds):
         found = on_loop(backend.batched_get_non_blocking("id", keys, {}))
         self.assertEqual(len(found), 2)
         for n, obj in enumerate(found):
-            self.assertTrue(torch.equal(obj.tensor, of_tokens(n * CHUNK, (n + 1) * CHUNK)))
+            self.assertTrue(torch.equal(obj.tensor.cpu(), of_tokens(n * CHUNK, (n + 1) * CHUNK)))
             obj.ref_count_down()
         self.assertEqual(self.pinned(engine), 0)
 
@@ -179,7 +179,7 @@ class Plugin(Gds):
 
     def test_settings_that_contradict_each_other_are_said_and_leave_no_backend(self):
         for says, extra, settings in [
-            ("gds_path.*are missing", {f"{PLACE}.gds_path": None}, {}),
+            ("cap of a gds_path, which is missing", {f"{PLACE}.gds_path": None}, {}),
             ("are there together", {f"{PLACE}.tiers": []}, {}),
             ("host or gpu", {f"{PLACE}.save_from": "disk"}, {}),
             ("hipfile", {}, {"gds_backend": "hipfile"}),
