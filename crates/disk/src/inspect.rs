@@ -4,13 +4,12 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use kvtier_core::{Clock, Error};
+use kvtier_core::Error;
 use kvtier_index::journal::Record;
 use kvtier_key::{ChunkShape, Digest, Facts, Key, PieceSums};
 
-use crate::changes::ChangeLog;
 pub use crate::home::Scratch;
 use crate::home::{FileId, Manifest, kind_of, living, quarantine};
 use crate::layout::Layout;
@@ -18,7 +17,9 @@ use crate::ledger::Ledger;
 use crate::name::{self, PAGE, file_len};
 pub use crate::probe::Medium;
 use crate::{footer, home};
+use accounting::Accounting;
 
+mod accounting;
 mod chunk_file;
 mod foreign;
 mod read;
@@ -41,6 +42,7 @@ pub struct Directory {
     layout: Layout,
     capacity_bytes: Option<u64>,
     quarantine_bytes_max: u64,
+    accounting: Arc<Mutex<Option<Arc<Accounting>>>>,
 }
 
 /// A chunk by its name.
@@ -151,7 +153,7 @@ impl Directory {
 
     fn new(root: PathBuf, layout: Layout, capacity_bytes: Option<u64>) -> Self {
         let quarantine_bytes_max = quarantine::bytes_max(capacity_bytes.unwrap_or(u64::MAX));
-        Directory { root, layout, capacity_bytes, quarantine_bytes_max }
+        Directory { root, layout, capacity_bytes, quarantine_bytes_max, accounting: Arc::default() }
     }
 
     /// Whose files are there.
@@ -221,33 +223,36 @@ impl Directory {
     }
 
     /// Deletes a chunk's file; `false` when there was none. Tiers that have the directory open read that in the change log; those of a foreign
-    /// layout see it at their next load.
+    /// layout see it at their next load. To be [finished](Self::finish) after the last.
+    ///
+    /// # Errors
+    /// The medium's; then the chunk is still there.
     pub fn remove(&self, chunk: &Named) -> io::Result<bool> {
+        let accounting = self.accounting()?;
         foreign::remove_sidecar(self.layout, &self.path(chunk))?;
         match fs::remove_file(self.path(chunk)) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
         }
-        if let Some(ledger) = self.ledger()? {
-            ledger.give(self.file_len(chunk))?;
+        if let Some(accounting) = accounting {
+            accounting.count(-self.file_len(chunk).cast_signed());
+            accounting.append(Record::Remove(chunk.digest));
         }
-        self.announce_removed(chunk)?;
         Ok(true)
     }
 
-    /// Appends to the change log that a chunk's file is gone.
-    fn announce_removed(&self, chunk: &Named) -> io::Result<()> {
-        let own = self.own();
-        if self.layout.is_foreign() || !own.exists() {
-            return Ok(());
-        }
-        let log = ChangeLog::open(&own, home::is_local(&own)?, &Clock::real());
-        log.append(Record::Remove(chunk.digest));
-        log.flush()
+    /// Writes into the ledger and the change log what could not be written with the changes. Tiers that have the directory open find a removed
+    /// chunk missing when they load it, also where this fails.
+    ///
+    /// # Errors
+    /// The medium's, with the file that could not be written. What was removed is removed.
+    pub fn finish(&self) -> io::Result<()> {
+        let accounting = self.accounting.lock().unwrap_or_else(PoisonError::into_inner);
+        accounting.as_ref().map_or(Ok(()), |accounting| accounting.finish())
     }
 
     /// Moves a damaged chunk's file into quarantine, as a load that meets it does: where it has no place there, it goes. `false` when there
-    /// is none, or it is damaged no more.
+    /// is none, or it is damaged no more. To be [finished](Self::finish) after the last.
     pub fn set_aside(&self, chunk: &Named) -> io::Result<bool> {
         let (path, own) = (self.path(chunk), self.own());
         let seen = match self.examine(chunk) {
@@ -257,28 +262,26 @@ impl Directory {
             Err(e) => return Err(e),
         };
         self.make_own()?;
-        let corner = home::visit(&own)?;
+        let (corner, accounting) = (home::visit(&own)?, self.accounting()?);
         let taken = corner.path().join(path.file_name().unwrap_or_default());
         match fs::rename(&path, &taken) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
         }
-        // Where nobody counted yet, the next start does.
-        let ledger = Ledger::peek(&own)?.map(|_| Ledger::open(&own, true)).transpose()?;
-        let shift = |bytes| ledger.as_ref().map_or(Ok(()), |ledger| ledger.shift(bytes));
+        let count = |bytes| accounting.iter().for_each(|accounting| accounting.count(bytes));
         let counted = self.file_len(chunk).cast_signed();
         if FileId::of(&fs::symlink_metadata(&taken)?) != seen {
             // A tier wrote the chunk anew between our look and our hand: back with it, or, where there is a newer one, away.
             if !quarantine::move_to_free(&taken, &path) {
                 fs::remove_file(&taken)?;
-                shift(-counted)?;
+                count(-counted);
             }
             return Ok(false);
         }
         foreign::remove_sidecar(self.layout, &path)?;
         let kept = quarantine::keep(&own, &taken, self.quarantine_bytes_max)?;
-        shift(kept.cast_signed() - counted)?;
-        self.announce_removed(chunk)?;
+        count(kept.cast_signed() - counted);
+        accounting.iter().for_each(|accounting| accounting.append(Record::Remove(chunk.digest)));
         Ok(true)
     }
 
@@ -361,10 +364,13 @@ impl Directory {
         if self.layout.is_foreign() { chunk.len + self.layout.extra_bytes() } else { file_len(chunk.len) }
     }
 
-    /// The ledger, where anybody keeps one.
-    fn ledger(&self) -> io::Result<Option<Ledger>> {
-        let own = self.own();
-        own.exists().then(|| Ledger::open(&own, true)).transpose()
+    /// What changes are entered in; `None` where no tier ever opened the directory.
+    fn accounting(&self) -> io::Result<Option<Arc<Accounting>>> {
+        let (own, mut kept) = (self.own(), self.accounting.lock().unwrap_or_else(PoisonError::into_inner));
+        if kept.as_ref().is_none_or(|kept| !kept.is_current()) {
+            *kept = if own.exists() { Some(Accounting::open(&own, self.layout.is_foreign())?.into()) } else { None };
+        }
+        Ok(kept.clone())
     }
 
     fn own(&self) -> PathBuf {

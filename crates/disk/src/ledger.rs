@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -77,8 +77,24 @@ impl Ledger {
                 changed => return changed.map(drop),
             }
         }
-        self.ours.fetch_add(bytes, Ordering::AcqRel);
+        self.put_off(bytes);
         Ok(())
+    }
+
+    /// Counts more or less with the next change or [`fold`](Ledger::fold).
+    pub fn put_off(&self, bytes: i64) {
+        self.ours.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Whether a change waits.
+    pub fn has_put_off(&self) -> bool {
+        self.ours.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the file still has its name.
+    pub fn is_linked(&self) -> bool {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.as_ref().is_some_and(|file| file.metadata().is_ok_and(|meta| meta.nlink() > 0))
     }
 
     /// Brings changes that wait into the file, and learns those of others.

@@ -205,6 +205,9 @@ impl Sink for Open {
     }
 
     fn finish(&self) -> Result<()> {
+        if let Some(Ok(writer)) = self.by_digest.get() {
+            writer.finish().context("the chunks are copied; open tiers find them by a listing within seconds")?;
+        }
         self.tier.close().wait().context("cannot close the directory")
     }
 }

@@ -158,8 +158,12 @@ pub fn rm(args: &RmArgs) -> Result<()> {
         gone.fetch_add(removed.into(), Ordering::Relaxed);
         Ok(())
     };
-    pace.each(&chosen, |chunk| chunk.len, remove)?;
-    Outcome { chunks: gone.into_inner(), bytes }.print(args)
+    let removed = pace.each(&chosen, |chunk| chunk.len, remove);
+    let finished = dir.finish();
+    removed?;
+    let gone = gone.into_inner();
+    finished.with_context(|| format!("removed {gone} chunks; open tiers find them missing when they load them"))?;
+    Outcome { chunks: gone, bytes }.print(args)
 }
 
 fn chosen(dir: &Directory, args: &RmArgs, choice: &Choice) -> Result<Vec<Named>> {

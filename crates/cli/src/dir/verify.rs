@@ -60,9 +60,16 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
         Ok(())
     };
     pace.each(&chunks, |chunk| chunk.len, check)?;
-    for chunk in to_move.into_inner().unwrap_or_else(PoisonError::into_inner).iter().filter(|_| args.set_aside) {
-        // What is not there any more needs no room in quarantine.
-        let _ = dir.set_aside(chunk).with_context(|| format!("cannot set the file of {} aside", chunk.label()))?;
+    if args.set_aside {
+        let damaged = to_move.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let moved = damaged.iter().try_for_each(|chunk| {
+            // What is not there any more needs no space in quarantine.
+            let moved = dir.set_aside(chunk).map(drop);
+            moved.with_context(|| format!("cannot set the file of {} aside", chunk.label()))
+        });
+        let finished = dir.finish();
+        moved?;
+        finished.context("the damaged are in quarantine; open tiers find them missing when they load them")?;
     }
     let next = match args.set_aside {
         true => "; the damaged are in quarantine",

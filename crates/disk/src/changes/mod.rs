@@ -214,6 +214,12 @@ impl ChangeLog {
         }
     }
 
+    /// Whether something waits to be appended.
+    pub fn has_pending(&self) -> bool {
+        let pending = self.pending();
+        pending.lost || !pending.records.is_empty()
+    }
+
     /// Calls `apply` with what was appended since the last call: all of it, or, where that is more than `bytes_max`, nothing. Records that this process
     /// appended may be among it. Callers wait for one another, but for no more than one slice of a long log.
     ///

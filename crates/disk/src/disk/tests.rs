@@ -107,3 +107,18 @@ fn a_log_that_cannot_be_read_is_reported_once() {
     assert!(!disk.shared.follow_few_changes(), "what was missed is not known yet");
     assert!(disk.shared.reconcile() && disk.shared.follow_few_changes());
 }
+
+#[test]
+fn what_a_writer_could_not_note_is_found_by_a_listing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, key) = (open(dir.path()), key(1));
+    let obstacle = dir.path().join(format!(".kvtier/changes.{}", u64::MAX / 2));
+    fs::create_dir(&obstacle).unwrap();
+    write(dir.path(), &key);
+    fs::remove_dir(obstacle).unwrap();
+    let shared = &disk.shared;
+    assert!(shared.follow_few_changes() && shared.known_len(key.digest()).is_none());
+    shared.bury_dead();
+    assert!(shared.changes.has_missed() && shared.reconcile());
+    assert_eq!(shared.known_len(key.digest()), Some(LEN as u64));
+}

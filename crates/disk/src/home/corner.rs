@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kvtier_core::Clock;
@@ -27,6 +27,7 @@ pub struct Corner {
     /// Held locked while we live, so that others can tell our unfinished files from a dead process's.
     alive: File,
     next: AtomicU64,
+    is_abandoned: AtomicBool,
 }
 
 impl Corner {
@@ -44,7 +45,8 @@ impl Corner {
             alive.lock()?;
             alive.write_all(b"locked while its process lives\n")?;
             let dir = File::open(&path)?.into();
-            return Ok(Corner { path, name, dir, alive, next: AtomicU64::new(0) });
+            let (next, is_abandoned) = (AtomicU64::new(0), AtomicBool::new(false));
+            return Ok(Corner { path, name, dir, alive, next, is_abandoned });
         }
     }
 
@@ -78,11 +80,21 @@ impl Corner {
     pub fn show(&self, clock: &Clock) -> io::Result<()> {
         self.alive.set_modified(clock.wall())
     }
+
+    /// Leaves it behind when it is dropped, as a process that is killed does. A tier that finds it lists the directory.
+    pub fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Corner {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        if self.is_abandoned.load(Ordering::Relaxed) {
+            // Also where a child that this process forked has the file open too.
+            let _ = self.alive.unlock();
+        } else {
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 

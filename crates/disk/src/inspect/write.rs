@@ -3,15 +3,13 @@
 use std::fs;
 use std::io::{self, ErrorKind as Io, Write};
 
-use kvtier_core::Clock;
 use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, Facts};
 
+use super::accounting::Accounting;
 use super::{Directory, quarantine};
-use crate::changes::ChangeLog;
 use crate::home::{self, Corner};
-use crate::ledger::Ledger;
 use crate::name::{self, PAGE, file_len};
 use crate::{Layout, footer};
 
@@ -21,8 +19,7 @@ use crate::{Layout, footer};
 pub struct Writer {
     directory: Directory,
     corner: Corner,
-    ledger: Ledger,
-    changes: ChangeLog,
+    accounting: Accounting,
 }
 
 /// A chunk to be written.
@@ -47,17 +44,16 @@ impl Directory {
             return Err(io::Error::new(Io::Unsupported, what));
         }
         let own = self.own();
-        let is_local = home::is_local(&own)?;
-        let (corner, ledger) = (home::visit(&own)?, Ledger::open(&own, true)?);
-        let changes = ChangeLog::open(&own, is_local, &Clock::real());
-        Ok(Writer { directory: self.clone(), corner, ledger, changes })
+        let corner = home::visit(&own)?;
+        Ok(Writer { directory: self.clone(), corner, accounting: Accounting::open_to_count(&own)? })
     }
 }
 
 impl Writer {
-    /// Writes one chunk. `false` where it is there already.
+    /// Writes one chunk. `false` where it is there already. To be [finished](Self::finish) after the last.
     ///
     /// # Errors
+    /// Then the chunk is not there.
     /// `InvalidInput` for bytes that are not those of the facts and for a key too long for a file; `StorageFull` where the directory's cap leaves no
     /// room; else the medium's.
     pub fn write(&self, chunk: &Unnamed<'_>) -> io::Result<bool> {
@@ -72,7 +68,7 @@ impl Writer {
         if path.exists() {
             return Ok(false);
         }
-        if !self.ledger.take(bytes, self.directory.capacity_bytes.unwrap_or(u64::MAX))? {
+        if !self.accounting.take(bytes, self.directory.capacity_bytes.unwrap_or(u64::MAX))? {
             return Err(io::Error::new(Io::StorageFull, "the directory's cap leaves no room"));
         }
         let draft = self.corner.path().join(self.corner.number().to_string());
@@ -87,13 +83,29 @@ impl Writer {
             Ok(quarantine::move_to_free(&draft, &path))
         });
         if matches!(is_named, Ok(true)) {
-            self.changes.append(Record::Insert(Chunk::new(facts.key, len, bytes)));
-            self.changes.flush()?;
+            self.accounting.append(Record::Insert(Chunk::new(facts.key, len, bytes)));
         } else {
             let _ = fs::remove_file(&draft);
-            self.ledger.give(bytes)?;
+            self.accounting.count(-bytes.cast_signed());
         }
         is_named
+    }
+
+    /// Writes into the ledger and the change log what could not be written with the chunks. Where that fails, this leaves its staging directory
+    /// behind as a killed process does, and open tiers find the chunks by a listing.
+    ///
+    /// # Errors
+    /// The medium's, with the file that could not be written. The chunks are there.
+    pub fn finish(&self) -> io::Result<()> {
+        self.accounting.finish()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.accounting.has_pending() {
+            self.corner.abandon();
+        }
     }
 }
 
@@ -107,6 +119,7 @@ mod tests {
     use crate::DiskConfig;
     use crate::home::Home;
     use crate::inspect::Named;
+    use crate::ledger::Ledger;
 
     fn directory(root: &Path) -> Directory {
         drop(Home::open(&DiskConfig::new(root, 1 << 20).path, None).unwrap());

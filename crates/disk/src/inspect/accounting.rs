@@ -1,0 +1,197 @@
+//! The ledger and the change log of a directory that is changed from outside.
+//!
+//! Both are written after a change, which stands whether or not they can be. What cannot be written waits for the next change, and for
+//! [`finish`](Accounting::finish).
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kvtier_core::Clock;
+use kvtier_index::journal::Record;
+
+use crate::changes::ChangeLog;
+use crate::home;
+use crate::ledger::Ledger;
+
+/// Opened with the first change and kept, since a command may change many chunks.
+#[derive(Debug)]
+pub struct Accounting {
+    own: PathBuf,
+    /// `None` where no process has counted yet: the next start does.
+    ledger: Option<Ledger>,
+    /// `None` in a layout of another program.
+    changes: Option<ChangeLog>,
+}
+
+impl Accounting {
+    /// Opens what there is below `.kvtier`.
+    pub fn open(own: &Path, is_foreign: bool) -> io::Result<Self> {
+        let ledger = Ledger::peek(own)?.map(|_| Ledger::open(own, true)).transpose()?;
+        let is_local = home::is_local(own)?;
+        let changes = (!is_foreign).then(|| ChangeLog::open(own, is_local, &Clock::real()));
+        Ok(Accounting { own: own.to_owned(), ledger, changes })
+    }
+
+    /// The same, with a ledger in any case.
+    pub fn open_to_count(own: &Path) -> io::Result<Self> {
+        let ledger = Some(Ledger::open(own, true)?);
+        Ok(Accounting { ledger, ..Accounting::open(own, false)? })
+    }
+
+    /// Whether the ledger is the file that has its name now. Another process may have deleted `.kvtier`, or counted for the first time.
+    pub fn is_current(&self) -> bool {
+        match &self.ledger {
+            Some(ledger) => ledger.is_linked(),
+            None => matches!(Ledger::peek(&self.own), Ok(None)),
+        }
+    }
+
+    /// Counts `bytes` more, unless the total would then be over `cap`: then answers `false`.
+    pub fn take(&self, bytes: u64, cap: u64) -> io::Result<bool> {
+        self.ledger.as_ref().map_or(Ok(true), |ledger| ledger.take(bytes, cap))
+    }
+
+    /// Counts bytes that came or went.
+    pub fn count(&self, bytes: i64) {
+        if let Some(ledger) = &self.ledger
+            && ledger.shift(bytes).is_err()
+        {
+            ledger.put_off(bytes);
+        }
+    }
+
+    /// Appends to the change log.
+    pub fn append(&self, record: Record) {
+        if let Some(changes) = &self.changes {
+            changes.append(record);
+            // What is left waits; `finish` reports it.
+            let _ = changes.flush();
+        }
+    }
+
+    /// Whether something waits for the change log.
+    pub fn has_pending(&self) -> bool {
+        self.changes.as_ref().is_some_and(ChangeLog::has_pending)
+    }
+
+    /// Writes what waits.
+    ///
+    /// # Errors
+    /// The medium's, with the file that could not be written. The changes themselves stand.
+    pub fn finish(&self) -> io::Result<()> {
+        let failed = |what: &str, e: io::Error| {
+            let own = self.own.display();
+            io::Error::new(e.kind(), format!("cannot write {what} in {own}: {e}; the chunks were changed all the same"))
+        };
+        if let Some(changes) = &self.changes {
+            changes.flush().map_err(|e| failed("the change log", e))?;
+        }
+        match &self.ledger {
+            Some(ledger) if ledger.has_put_off() => ledger.fold().map_err(|e| failed("the ledger", e)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use kvtier_index::Chunk;
+    use kvtier_key::{BlockSums, Digest, Facts};
+
+    use super::*;
+    use crate::DiskConfig;
+    use crate::home::Home;
+    use crate::inspect::{Directory, Named, Unnamed};
+
+    const BYTES: u64 = 8192;
+
+    /// A directory in which no tier is open, with chunks 0, 1, 2, and its log.
+    fn directory(root: &Path) -> (Directory, ChangeLog) {
+        drop(Home::open(&DiskConfig::new(root, 1 << 20).path, None).unwrap());
+        let directory = Directory::open(root).unwrap();
+        let writer = directory.writer().unwrap();
+        for n in 0..3 {
+            let facts = Facts::plain(Digest([n; 32]), Digest::default(), BlockSums::of(&[n; 100]));
+            assert!(writer.write(&Unnamed { facts: &facts, canonical: b"", payload: &[n; 100] }).unwrap());
+        }
+        writer.finish().unwrap();
+        (directory, ChangeLog::open(&root.join(".kvtier"), true, &Clock::real()))
+    }
+
+    fn named(n: u8) -> Named {
+        Named { digest: Digest([n; 32]), name: None, len: 100 }
+    }
+
+    fn read(log: &ChangeLog) -> Vec<Record> {
+        let mut records = Vec::new();
+        log.follow(u64::MAX, |record| records.push(*record)).unwrap();
+        records
+    }
+
+    fn removed(n: u8) -> Record {
+        Record::Remove(Digest([n; 32]))
+    }
+
+    /// A segment that nobody can append to.
+    fn obstruct(root: &Path) -> PathBuf {
+        let path = root.join(format!(".kvtier/changes.{}", u64::MAX / 2));
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn of_many_that_are_removed_only_the_first_lists_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let (directory, log) = directory(dir.path());
+        assert!(directory.remove(&named(0)).unwrap());
+        obstruct(dir.path());
+        assert!(directory.remove(&named(1)).unwrap() && !directory.remove(&named(1)).unwrap());
+        directory.finish().unwrap();
+        assert_eq!(read(&log), [removed(0), removed(1)]);
+        assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(BYTES));
+    }
+
+    #[test]
+    fn a_chunk_is_removed_also_where_the_log_cannot_be_written_and_its_record_follows() {
+        let dir = tempfile::tempdir().unwrap();
+        let (directory, log) = directory(dir.path());
+        let obstacle = obstruct(dir.path());
+        assert!(directory.remove(&named(0)).unwrap());
+        let e = directory.finish().unwrap_err().to_string();
+        assert!(e.contains("cannot write the change log in ") && e.contains("the chunks were changed"), "{e}");
+        fs::remove_dir(obstacle).unwrap();
+        assert!(directory.remove(&named(1)).unwrap());
+        directory.finish().unwrap();
+        assert_eq!(read(&log), [removed(0), removed(1)]);
+    }
+
+    #[test]
+    fn a_chunk_is_written_also_where_the_log_cannot_be_and_its_record_follows() {
+        let dir = tempfile::tempdir().unwrap();
+        let (directory, log) = directory(dir.path());
+        let (writer, obstacle) = (directory.writer().unwrap(), obstruct(dir.path()));
+        let facts = Facts::plain(Digest([9; 32]), Digest::default(), BlockSums::of(&[9; 100]));
+        assert!(writer.write(&Unnamed { facts: &facts, canonical: b"", payload: &[9; 100] }).unwrap());
+        assert!(writer.finish().is_err());
+        fs::remove_dir(obstacle).unwrap();
+        writer.finish().unwrap();
+        assert_eq!(read(&log), [Record::Insert(Chunk::new(Digest([9; 32]), 100, BYTES))]);
+    }
+
+    #[test]
+    fn a_ledger_that_is_made_again_is_the_one_that_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let (directory, _) = directory(dir.path());
+        let own = dir.path().join(".kvtier");
+        assert!(directory.remove(&named(0)).unwrap());
+        fs::remove_file(own.join("ledger")).unwrap();
+        assert!(directory.remove(&named(1)).unwrap());
+        assert_eq!(Ledger::peek(&own).unwrap(), None, "the next start counts");
+        Ledger::open(&own, true).unwrap().recount(true, || Ok(BYTES)).unwrap();
+        assert!(directory.remove(&named(2)).unwrap());
+        assert_eq!(Ledger::peek(&own).unwrap(), Some(0));
+    }
+}
