@@ -1,21 +1,14 @@
 //! `kvtier replay|ls|stat|verify|rm` on a bucket, against a server in memory that checks signatures.
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::process::{Command, Output};
 
 use kvtier::key::{Digest, Namespace};
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::{Value, json};
-
-fn kvtier(server: &Server, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
-    command
-        .args(words)
-        .env_clear()
-        .env("AWS_ACCESS_KEY_ID", "AKIDTEST")
-        .env("AWS_SECRET_ACCESS_KEY", "secret/test+key");
-    command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_REGION", "us-east-1").output().unwrap()
-}
+use support::kvtier_on;
 
 fn said(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
@@ -42,12 +35,12 @@ fn fill(server: &Server, chunk_bytes: &str) {
     std::fs::write(&path, json!({"tiers": [{"type": "host", "bytes": "1MiB"}, tier]}).to_string()).unwrap();
     let config = path.display().to_string();
     let words = ["replay", "--config", &config, "--requests", "20", "--chunk-bytes", chunk_bytes, "--json"];
-    let report: Value = serde_json::from_str(&ok(kvtier(server, &words))).unwrap();
+    let report: Value = serde_json::from_str(&ok(kvtier_on(server, &words))).unwrap();
     assert_eq!(report["wrong_bytes"], 0, "{report}");
 }
 
 fn chunks(server: &Server) -> Vec<String> {
-    ok(kvtier(server, &["ls", "s3://bucket/kv"]))
+    ok(kvtier_on(server, &["ls", "s3://bucket/kv"]))
         .lines()
         .map(|line| line.split(' ').next().unwrap().to_owned())
         .collect()
@@ -58,19 +51,19 @@ fn a_bucket_is_listed_verified_and_emptied_of_chunks_only() {
     let server = filled();
     let before = chunks(&server);
     assert!(before.len() > 20, "{}", before.len());
-    let sum: Value = serde_json::from_str(&ok(kvtier(&server, &["stat", "s3://bucket/kv/", "--json"]))).unwrap();
+    let sum: Value = serde_json::from_str(&ok(kvtier_on(&server, &["stat", "s3://bucket/kv/", "--json"]))).unwrap();
     assert_eq!((sum["chunks"].as_u64(), sum["strangers"].as_u64()), (Some(before.len() as u64), Some(1)));
-    assert!(ok(kvtier(&server, &["verify", "s3://bucket/kv"])).contains(" 0 damaged"));
+    assert!(ok(kvtier_on(&server, &["verify", "s3://bucket/kv"])).contains(" 0 damaged"));
 
     let first = &before[0];
-    let would = ok(kvtier(&server, &["rm", "s3://bucket/kv", "--key", first]));
+    let would = ok(kvtier_on(&server, &["rm", "s3://bucket/kv", "--key", first]));
     assert!(would.contains("would remove 1 chunks") && chunks(&server) == before, "{would}");
-    ok(kvtier(&server, &["rm", "s3://bucket/kv", "--key", first, "--yes"]));
+    ok(kvtier_on(&server, &["rm", "s3://bucket/kv", "--key", first, "--yes"]));
     assert_eq!(chunks(&server), before[1..]);
-    let absent = kvtier(&server, &["rm", "s3://bucket/kv", "--key", first, "--yes"]);
+    let absent = kvtier_on(&server, &["rm", "s3://bucket/kv", "--key", first, "--yes"]);
     assert_eq!(absent.status.code(), Some(2));
 
-    ok(kvtier(&server, &["rm", "s3://bucket/kv", "--all", "--yes"]));
+    ok(kvtier_on(&server, &["rm", "s3://bucket/kv", "--all", "--yes"]));
     assert!(chunks(&server).is_empty());
     assert!(server.object("kv/readme.txt").is_some() && server.object("other/x").is_some());
 }
@@ -86,12 +79,12 @@ fn chunks_of_one_namespace_are_removed_and_others_stay() {
     let layout = Digest::of("kvtier replay layout", &65_536u64.to_le_bytes());
     let ours = Namespace::new("replay", layout).with_chunk_bytes(0, 65_536).with_partial(false).digest();
     let words = ["rm", "s3://bucket/kv", "--all", "--namespace", &ours.to_hex(), "--yes"];
-    let would = ok(kvtier(&server, &words[..5]));
+    let would = ok(kvtier_on(&server, &words[..5]));
     assert!(would.contains(&format!("would remove {} chunks", first.len())), "{would}");
-    ok(kvtier(&server, &words));
+    ok(kvtier_on(&server, &words));
     let left = chunks(&server);
     assert!(left.len() == all.len() - first.len() && left.iter().all(|label| !first.contains(label)));
-    assert_eq!(kvtier(&server, &["rm", "s3://bucket/kv", "--all", "--namespace", "ab"]).status.code(), Some(2));
+    assert_eq!(kvtier_on(&server, &["rm", "s3://bucket/kv", "--all", "--namespace", "ab"]).status.code(), Some(2));
 }
 
 #[test]
@@ -101,7 +94,7 @@ fn verify_finds_what_was_damaged() {
     let name = format!("kv/{}/{digest}", &digest[..2]);
     // Stored anew by somebody else, the object has no facts any more.
     server.put_object(&name, vec![0; 64 << 10]);
-    let out = kvtier(&server, &["verify", "s3://bucket/kv", "--json"]);
+    let out = kvtier_on(&server, &["verify", "s3://bucket/kv", "--json"]);
     let all: Value = serde_json::from_str(&said(&out)).unwrap();
     assert_eq!((out.status.code(), &all["damaged"][0]["key"]), (Some(1), &digest.as_str().into()));
     assert_eq!(all["damaged"][0]["damage"], "unverified");
@@ -110,9 +103,9 @@ fn verify_finds_what_was_damaged() {
 #[test]
 fn what_is_only_for_directories_says_so() {
     let server = Server::start(Setup::default()).unwrap();
-    let out = kvtier(&server, &["verify", "s3://bucket/kv", "--set-aside"]);
+    let out = kvtier_on(&server, &["verify", "s3://bucket/kv", "--set-aside"]);
     assert_eq!(out.status.code(), Some(2));
-    let out = kvtier(&server, &["ls", "s3://bucket", "--bucket", "other"]);
+    let out = kvtier_on(&server, &["ls", "s3://bucket", "--bucket", "other"]);
     assert!(String::from_utf8_lossy(&out.stderr).contains("two buckets"));
 }
 

@@ -1,6 +1,8 @@
 //! `ls --long`, `stat --by`, and the choices of `rm`, `verify` and `migrate`, over a directory and a bucket with chunks of two models.
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -13,6 +15,7 @@ use kvtier::key::{ChunkHash, DType, GdsElement, GdsHeader, KeyId, KvRank, Memory
 use kvtier::mem::{Arena, ArenaConfig};
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value;
+use support::kvtier_on;
 
 const LEN: u64 = 4096;
 const DAY: Duration = Duration::from_secs(86_400);
@@ -56,16 +59,6 @@ fn save(path: &Path, layout: Layout) {
 
 fn kvtier(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kvtier")).args(words).stdin(Stdio::null()).output().unwrap()
-}
-
-fn on_bucket(server: &Server, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
-    command
-        .args(words)
-        .env_clear()
-        .env("AWS_ACCESS_KEY_ID", "AKIDTEST")
-        .env("AWS_SECRET_ACCESS_KEY", "secret/test+key");
-    command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_REGION", "us-east-1").output().unwrap()
 }
 
 fn ok(out: Output) -> String {
@@ -127,7 +120,7 @@ impl Bucket {
     fn filled() -> Self {
         let server = Server::start(Setup::default()).unwrap();
         let dir = Dir::filled(Layout::Kvtier);
-        ok(on_bucket(&server, &["migrate", &dir.name(), "s3://bucket/kv"]));
+        ok(kvtier_on(&server, &["migrate", &dir.name(), "s3://bucket/kv"]));
         Bucket(server)
     }
 }
@@ -138,7 +131,7 @@ impl Place for Bucket {
     }
 
     fn run(&self, words: &[&str]) -> Output {
-        on_bucket(&self.0, words)
+        kvtier_on(&self.0, words)
     }
 
     fn age_model_a(&self) {
@@ -209,8 +202,8 @@ fn the_last_use_in_a_bucket_is_what_its_nodes_wrote() {
     let host = serde_json::json!({"type": "host", "bytes": "1MiB"});
     fs::write(&config, serde_json::json!({"tiers": [host, tier]}).to_string()).unwrap();
     let path = config.display().to_string();
-    ok(on_bucket(&server, &["replay", "--config", &path, "--requests", "5", "--chunk-bytes", "4096"]));
-    let found = lines(&ok(on_bucket(&server, &["ls", "s3://bucket/kv", "--long", "--json"])));
+    ok(kvtier_on(&server, &["replay", "--config", &path, "--requests", "5", "--chunk-bytes", "4096"]));
+    let found = lines(&ok(kvtier_on(&server, &["ls", "s3://bucket/kv", "--long", "--json"])));
     let keys = server.keys("kv/.kvtier/");
     assert!(!found.is_empty(), "{keys:?}");
     for one in found {

@@ -1,8 +1,10 @@
 //! `kvtier migrate|export|import` with buckets: what comes out is what a tier saved, and what is damaged stays behind.
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,19 +16,10 @@ use kvtier::s3::tier::{Layout, S3Tier, TierConfig, inspect};
 use kvtier::s3::{Client, Config, Credentials, Place};
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value;
+use support::kvtier_on;
 
 const LEN: usize = 30_000;
 const CHUNKS: u8 = 12;
-
-fn kvtier(server: &Server, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
-    command
-        .args(words)
-        .env_clear()
-        .env("AWS_ACCESS_KEY_ID", "AKIDTEST")
-        .env("AWS_SECRET_ACCESS_KEY", "secret/test+key");
-    command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_REGION", "us-east-1").output().unwrap()
-}
 
 fn all_said(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
@@ -34,7 +27,7 @@ fn all_said(out: &Output) -> String {
 
 /// The exit code and what `--json` says of these fields.
 fn tally<const N: usize>(server: &Server, words: &[&str], fields: [&str; N]) -> (i32, [u64; N]) {
-    let out = kvtier(server, &[words, &["--json"]].concat());
+    let out = kvtier_on(server, &[words, &["--json"]].concat());
     let json: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{}", all_said(&out)));
     (out.status.code().unwrap(), fields.map(|field| json[field].as_u64().unwrap()))
 }
@@ -117,7 +110,11 @@ fn a_bucket_of_lmcaches_goes_into_one_of_ours_and_through_a_file_into_another() 
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chunks.kvtier").display().to_string();
     assert_eq!(tally(&server, &["export", ours, &file], COUNTS), (0, [all, 0, 0, 0, 0]));
-    assert_eq!(kvtier(&server, &["export", ours, &file]).status.code(), Some(2), "what is there is not written over");
+    assert_eq!(
+        kvtier_on(&server, &["export", ours, &file]).status.code(),
+        Some(2),
+        "what is there is not written over"
+    );
     let elsewhere = self::server();
     let there = elsewhere.url();
     let into = ["import", &file, third, "--to-endpoint", &there];
@@ -139,7 +136,7 @@ fn chunks_go_between_buckets_and_directories() {
         tally(&server, &["migrate", "s3://bucket/theirs", &ours, "--bytes", "1GiB"], COUNTS),
         (0, [all, 0, 0, 0, 0])
     );
-    assert!(kvtier(&server, &["verify", &ours]).status.success());
+    assert!(kvtier_on(&server, &["verify", &ours]).status.success());
     // The salt of one is kept as a digest only; in a bucket of ours that is enough.
     let flat = ["migrate", &ours, &mp, "--to-layout", "lmcache-mp"];
     assert_eq!(tally(&server, &flat, COUNTS), (1, [all - 1, 0, 0, 1, 0]));
@@ -183,7 +180,7 @@ fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
     assert!(seen.iter().all(|request| !format!("{request:?}").contains("pepper")));
     let imported = tally(&server, &["import", &file, &into, "--bytes", "1GiB"], COUNTS);
     assert_eq!(imported, (0, [all + 1, 0, 0, 0, 0]), "also without a key: names there are digests");
-    assert!(kvtier(&server, &["verify", &into]).status.success());
+    assert!(kvtier_on(&server, &["verify", &into]).status.success());
     let tier = FileTier::open(FileConfig::new(&into, 1 << 30)).unwrap();
     let arena = Arena::new(ArenaConfig::heap(4 << 20)).unwrap();
     for n in 0..=CHUNKS {
@@ -199,12 +196,29 @@ fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
     // From there they go on, into a bucket and another directory.
     let other = path("other");
     assert_eq!(tally(&server, &["migrate", &into, &other, "--bytes", "1GiB"], COUNTS), (0, [all + 1, 0, 0, 0, 0]));
-    let out = kvtier(&server, &["export", "s3://bucket/back", &path("again")]);
+    let out = kvtier_on(&server, &["export", "s3://bucket/back", &path("again")]);
     assert!(
         all_said(&out).contains("2 of them can be imported into buckets and directories of layout kvtier only"),
         "{}",
         all_said(&out)
     );
+}
+
+#[test]
+fn a_chunk_that_a_file_holds_twice_is_copied_once_and_present_once() {
+    let server = filled("ours", Layout::Kvtier);
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (file, twice, into) = (path("file"), path("twice"), path("into"));
+    let salted = key(0).digest().to_hex();
+    assert_eq!(tally(&server, &["export", "s3://bucket/ours", &file, "--include", &salted], COUNTS).1[0], 1);
+    let archive = fs::read(&file).unwrap();
+    let (record, end) = (&archive[8..archive.len() - 20], &archive[archive.len() - 20..]);
+    let count = 2_u64.to_le_bytes();
+    let sum = BlockSums::of(&count).whole().to_le_bytes();
+    fs::write(&twice, [&archive[..8], record, record, &end[..8], &count, &sum].concat()).unwrap();
+    // Only the digest of its key is known.
+    assert_eq!(tally(&server, &["import", &twice, &into, "--bytes", "1GiB"], COUNTS), (0, [1, 1, 0, 0, 0]));
 }
 
 #[test]
@@ -215,7 +229,7 @@ fn what_is_damaged_or_unproven_stays_behind() {
     // As LMCache writes it: without facts.
     server.put_object(&names[3], theirs);
     let from = "s3://bucket/theirs";
-    let out = kvtier(&server, &["migrate", from, "s3://bucket/ours"]);
+    let out = kvtier_on(&server, &["migrate", from, "s3://bucket/ours"]);
     assert!(out.status.code() == Some(1) && all_said(&out).contains("--unverified"), "{}", all_said(&out));
     let all = u64::from(CHUNKS);
     assert_eq!(tally(&server, &["migrate", from, "s3://bucket/ours"], COUNTS), (1, [0, all - 1, 1, 0, 0]));
@@ -232,7 +246,7 @@ fn what_is_damaged_or_unproven_stays_behind() {
     let good = fs::read(&file).unwrap();
     for len in [0, 7, 8, 30, 1000, good.len() / 2, good.len() - 1] {
         fs::write(&file, &good[..len]).unwrap();
-        let out = kvtier(&server, &["import", &path, "s3://bucket/cut"]);
+        let out = kvtier_on(&server, &["import", &path, "s3://bucket/cut"]);
         assert_eq!(out.status.code(), Some(2), "cut to {len}: {}", all_said(&out));
     }
     let mut flipped = good.clone();
@@ -240,7 +254,7 @@ fn what_is_damaged_or_unproven_stays_behind() {
     flipped[at] ^= 1;
     fs::write(&file, &flipped).unwrap();
     assert_eq!(tally(&server, &["import", &path, "s3://bucket/cut"], COUNTS), (1, [all - 1, 0, 0, 0, 1]));
-    assert!(kvtier(&server, &["verify", "s3://bucket/cut"]).status.success());
+    assert!(kvtier_on(&server, &["verify", "s3://bucket/cut"]).status.success());
 }
 
 #[test]

@@ -179,7 +179,8 @@ impl Open {
         let facts = Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::of(payload));
         let canonical = one.whose.canonical.as_deref().unwrap_or_default();
         match writer.write(&Unnamed { facts: &facts, canonical, payload }) {
-            Ok(_) => Ok(Outcome::Stored),
+            Ok(true) => Ok(Outcome::Stored),
+            Ok(false) => Ok(Outcome::Present),
             Err(e) if e.kind() == Io::InvalidInput => Ok(Outcome::Unsupported(e.to_string())),
             Err(e) => Err(e).with_context(|| format!("cannot write {}", one.label)),
         }
@@ -194,7 +195,8 @@ impl Sink for Open {
         let op = Save { key: key.clone(), from: vec![lease.freeze()] };
         let done = self.tier.save(&Ctx::within(CHUNK_TIME), vec![op]).wait();
         match done.into_iter().next().map(|done| done.result) {
-            Some(Ok(Saved::Stored | Saved::Present)) => Ok(Outcome::Stored),
+            Some(Ok(Saved::Stored)) => Ok(Outcome::Stored),
+            Some(Ok(Saved::Present)) => Ok(Outcome::Present),
             Some(Err(e)) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => {
                 Ok(Outcome::Unsupported(e.to_string()))
             }

@@ -112,6 +112,7 @@ fn copy_one(ends: &Ends<'_>, one: &Wanted, tally: &Mutex<Tally>) -> Result<()> {
             tally.copied_bytes += len;
             tally.unverified += u64::from(!proven);
         }
+        Outcome::Present => tally().present += 1,
         Outcome::Unsupported(why) => tally().unsupported(why),
     }
     Ok(())

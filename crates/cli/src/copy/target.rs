@@ -20,6 +20,8 @@ pub enum Target {
 /// What became of one chunk.
 pub enum Outcome {
     Stored,
+    /// It was there already.
+    Present,
     /// It has no place there, for this reason.
     Unsupported(String),
 }
