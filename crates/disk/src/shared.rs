@@ -28,7 +28,7 @@ const LENGTHS_MAX: usize = 8;
 
 /// The most files that failed a check and could not be moved away of which is remembered which file it was. One that is forgotten stays
 /// a miss here until this process saves its chunk.
-const DISTRUSTED_MAX: usize = 4096;
+pub const DISTRUSTED_MAX: usize = 4096;
 
 /// How many names can change at a time.
 const NAMES: usize = 64;
@@ -71,6 +71,7 @@ pub struct Shared<M> {
     pub refused: AtomicBool,
     pub index: Mutex<Index>,
     names: [Mutex<()>; NAMES],
+    /// Locked before the index.
     distrusted: Mutex<HashMap<Digest, FileId>>,
     lengths: RwLock<Vec<u64>>,
     pub listeners: Listeners,
@@ -283,6 +284,11 @@ impl<M: Mover> Shared<M> {
     pub fn mark_corrupt(&self, digest: &Digest, file: FileId) {
         self.forget(digest, true);
         let mut distrusted = self.distrusted();
+        if distrusted.len() >= DISTRUSTED_MAX {
+            // A save of our own made the others good.
+            let index = self.index();
+            distrusted.retain(|digest, _| index.is_suspect(digest));
+        }
         if distrusted.len() < DISTRUSTED_MAX || distrusted.contains_key(digest) {
             distrusted.insert(*digest, file);
         }

@@ -122,3 +122,26 @@ fn what_a_writer_could_not_note_is_found_by_a_listing() {
     assert!(shared.changes.has_missed() && shared.reconcile());
     assert_eq!(shared.known_len(key.digest()), Some(LEN as u64));
 }
+
+#[test]
+fn files_that_failed_a_check_are_remembered_also_after_many_that_were_saved_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let shared = &disk.shared;
+    let [first, second] = ["first", "second"].map(|name| {
+        let path = dir.path().join(name);
+        fs::write(&path, name).unwrap();
+        crate::home::FileId::of(&fs::metadata(path).unwrap())
+    });
+    let digest = |n: usize| Digest::of("test", &n.to_le_bytes());
+    for n in 0..crate::shared::DISTRUSTED_MAX {
+        shared.mark_corrupt(&digest(n), first);
+        // As the commit of a save does.
+        shared.index().acquit(&digest(n));
+    }
+    let last = digest(usize::MAX);
+    shared.mark_corrupt(&last, first);
+    assert!(shared.index().is_suspect(&last));
+    shared.acquit_if_new(&last, second);
+    assert!(!shared.index().is_suspect(&last), "another process saved it again");
+}
