@@ -62,7 +62,7 @@ impl<M: Mover> Shared<M> {
             None => self.lying_bytes(),
         })?;
         if self.home.foreign().is_none() {
-            ChangeLog::create(&own, &self.clock)?;
+            self.home.with_door(|| ChangeLog::create(&own, &self.clock))?;
         }
         // What changed meanwhile may be counted twice: it is counted again in a quiet moment.
         self.bereaved.store(true, Ordering::Relaxed);

@@ -14,9 +14,9 @@
 //!
 //! The log is a sequence of files `.kvtier/changes.<number>`. Each holds journal frames with checksums of their own, and a batch is appended
 //! with one write (`O_APPEND`), so that batches do not mix. The first number is the time in milliseconds, so that a number is not used again
-//! should `.kvtier` be deleted. A writer that finds the newest segment long creates the next number with `O_EXCL`, then deletes all but the
-//! last two, the oldest first. Nothing is renamed and, on a local file system, nothing is locked: a process that is stopped at any point
-//! holds up no other.
+//! should `.kvtier` be deleted. It is created while `.kvtier/door` is locked, so that there is one. A writer that finds the newest segment long creates the next number with `O_EXCL`, then deletes all but the
+//! last two, the oldest first. Nothing is renamed and, on a local file system, nothing else is locked: a process that is stopped at any point
+//! holds up no other, except that records wait for the first segment.
 //!
 //! A *writer*, after each append to segment n, checks (1) that segment n+1 does not exist and (2) that segment n still has its name. If
 //! either fails, it appends the same batch again to the newest segment.
@@ -167,12 +167,12 @@ impl ChangeLog {
         log
     }
 
-    /// Makes the log's first segment where there is none, so that readers hold one from the start. Processes that do so at a time take turns.
+    /// Makes the log's first segment where there is none, so that readers hold one from the start. The door is locked.
     ///
     /// # Errors
     /// The medium's.
     pub fn create(own: &Path, clock: &Clock) -> io::Result<()> {
-        Segment::newest_to_append(own, clock.unix_ms()).map(drop)
+        segment::create_first(own, clock.unix_ms())
     }
 
     /// Whether what another process appended is seen at once.

@@ -4,9 +4,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::home::lock_door_within;
 
 /// How often a segment that was listed and is not there is looked for again. Others may be deleting at the same time.
 const TRIES_MAX: u32 = 100;
+/// How long an append waits for the door where there is no segment. After that its records wait for the next append.
+const FIRST_WAIT_MAX: Duration = Duration::from_millis(100);
 /// Names of segments are this and the number in decimal digits.
 const PREFIX: &str = "changes.";
 
@@ -45,14 +50,15 @@ impl Segment {
     }
 
     /// Opens the newest segment for appending; where there is none, makes one with the number `first`.
+    ///
+    /// # Errors
+    /// `WouldBlock` where there is none and another process registers; else the medium's.
     pub fn newest_to_append(own: &Path, first: u64) -> io::Result<Self> {
         for _ in 0..TRIES_MAX {
-            let number = match numbers(own)?.last() {
-                Some(newest) => *newest,
-                None => {
-                    create(own, first)?;
-                    first
-                }
+            let Some(number) = numbers(own)?.last().copied() else {
+                let _door = lock_door_within(own, FIRST_WAIT_MAX)?;
+                create_first(own, first)?;
+                continue;
             };
             // Another process may have deleted it meanwhile.
             if let Some(segment) = Segment::open_to_append(own, number)? {
@@ -103,6 +109,12 @@ impl Segment {
     pub fn has_successor(&self, own: &Path) -> io::Result<bool> {
         Ok(found(fs::metadata(path(own, self.number + 1)))?.is_some())
     }
+}
+
+/// Makes the first segment where there is none. The door is locked: two first segments would make two logs, and a reader of one misses what is
+/// appended to the other.
+pub fn create_first(own: &Path, number: u64) -> io::Result<()> {
+    if numbers(own)?.is_empty() { create(own, number) } else { Ok(()) }
 }
 
 /// Makes a segment, unless it exists. In one step: of several who do so at a time, all go on with the same file.

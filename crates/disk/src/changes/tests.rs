@@ -432,3 +432,24 @@ fn threads_that_race_for_each_new_segment_lose_nothing() {
     });
     assert!(newest(dir.path()) > first + 100);
 }
+
+#[test]
+fn the_first_segment_is_made_by_one_process_at_a_time() {
+    for is_local in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = ChangeLog::open(dir.path(), is_local, &Clock::real());
+        // Another process has found none, and is about to make one.
+        let door = open_rw(&dir.path().join("door")).unwrap();
+        door.lock().unwrap();
+        log.append(record(0));
+        assert_eq!(log.flush().unwrap_err().kind(), Io::WouldBlock);
+        assert!(segment::numbers(dir.path()).unwrap().is_empty() && log.has_pending());
+        ChangeLog::create(dir.path(), &Clock::real()).unwrap();
+        drop(door);
+        let first = segment::numbers(dir.path()).unwrap();
+        let reader = ChangeLog::open(dir.path(), is_local, &Clock::real());
+        log.flush().unwrap();
+        assert_eq!(segment::numbers(dir.path()).unwrap(), first);
+        assert_eq!(read_and_settle(&reader), (vec![record(0)], false));
+    }
+}

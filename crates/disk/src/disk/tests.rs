@@ -145,3 +145,27 @@ fn files_that_failed_a_check_are_remembered_also_after_many_that_were_saved_agai
     shared.acquit_if_new(&last, second);
     assert!(!shared.index().is_suspect(&last), "another process saved it again");
 }
+
+#[test]
+fn who_goes_on_in_a_new_directory_waits_for_the_process_that_makes_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let own = dir.path().join(".kvtier");
+    let segments = || -> Vec<_> {
+        let names = fs::read_dir(&own).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("changes.")).collect()
+    };
+    segments().iter().for_each(|name| fs::remove_file(own.join(name)).unwrap());
+    *disk.shared.restore_is_due.lock().unwrap() = true;
+    let door = crate::home::open_rw(&own.join("door")).unwrap();
+    door.lock().unwrap();
+    std::thread::scope(|scope| {
+        let restored = scope.spawn(|| disk.shared.restore_home());
+        // Long enough for one that does not wait.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        fs::write(own.join("changes.1"), "").unwrap();
+        door.unlock().unwrap();
+        assert!(restored.join().unwrap());
+    });
+    assert_eq!(segments(), ["changes.1"]);
+}

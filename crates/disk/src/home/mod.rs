@@ -149,6 +149,12 @@ impl Home {
         corner::bury_dead(&self.own().join("tmp"))
     }
 
+    /// Does something while no other process registers or clears.
+    pub fn with_door<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let _door = lock_door(&self.own())?;
+        work()
+    }
+
     /// Does something for which nobody may come meanwhile; told whether nobody else is there.
     pub fn at_the_door<T>(&self, work: impl FnOnce(bool) -> io::Result<T>) -> io::Result<T> {
         let _door = lock_door_within(&self.own(), ENTRY_WAIT_MAX)?;
@@ -276,7 +282,8 @@ fn lock_door(own: &Path) -> io::Result<File> {
     lock_door_within(own, DOOR_WAIT_MAX)
 }
 
-fn lock_door_within(own: &Path, most: Duration) -> io::Result<File> {
+/// The same, but waits no longer than `most`.
+pub fn lock_door_within(own: &Path, most: Duration) -> io::Result<File> {
     let path = own.join("door");
     let door = open_rw(&path)?;
     lock_within(&door, most).map_err(|e| match e.kind() {
