@@ -107,6 +107,11 @@ pub enum GroupBy {
 }
 
 impl GroupBy {
+    /// Whether the last uses matter: they have the tenant of a key without a salt.
+    pub fn needs_uses(self) -> bool {
+        self == GroupBy::Tenant
+    }
+
     fn name(self) -> &'static str {
         match self {
             GroupBy::Model => "model",

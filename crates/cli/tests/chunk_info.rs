@@ -213,6 +213,46 @@ fn the_last_use_in_a_bucket_is_what_its_nodes_wrote() {
 }
 
 #[test]
+fn damaged_journals_of_a_bucket_cost_last_uses_and_nothing_else() {
+    let bucket = Bucket::filled();
+    let server = &bucket.0;
+    let name = |n: usize| format!("kv/.kvtier/journal/node/{n:08x}");
+    server.put_object(&name(1), b"no journal".to_vec());
+    server.put_object(&name(2), vec![0; 9 << 20]);
+    let list = ["ls", "s3://bucket/kv", "--long"];
+    let out = kvtier_on(server, &list);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(ok(out).lines().count(), CHUNKS.len() + 1, "with a head");
+    let first = format!("some last uses are missing: {} is damaged from byte 0 on (and 1 more)", name(1));
+    assert!(said.contains(&first), "{said}");
+    // What does not need last uses does not read them.
+    let gets = || server.seen().iter().filter(|request| request.target.contains("journal")).count();
+    let before = gets();
+    let rm = ["rm", "s3://bucket/kv", "--model", "org/a", "--older", "0s"];
+    let by = |what| ["stat", "s3://bucket/kv", "--by", what];
+    for words in [&rm[..], &by("model"), &by("namespace")] {
+        let out = kvtier_on(server, words);
+        assert!(out.stderr.is_empty(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
+        ok(out);
+    }
+    assert_eq!(gets(), before);
+    ok(kvtier_on(server, &by("tenant")));
+    assert!(gets() > before, "which tenant it is, journals say");
+}
+
+#[test]
+fn a_directory_without_readable_journals_is_still_chosen_from_by_model() {
+    let dir = Dir::filled(Layout::Kvtier);
+    let snapshot = dir.path().join(".kvtier/snapshot");
+    let _ = fs::remove_file(&snapshot);
+    fs::create_dir(&snapshot).unwrap();
+    assert!(!kvtier(&["ls", &dir.name(), "--long"]).status.success());
+    ok(kvtier(&["rm", &dir.name(), "--model", "org/a", "--yes"]));
+    ok(kvtier(&["stat", &dir.name(), "--by", "model"]));
+    assert_eq!(count(&dir), 2);
+}
+
+#[test]
 fn a_foreign_layout_shows_what_its_names_and_facts_say() {
     let dir = Dir::filled(Layout::LmcacheMp);
     let text = ok(kvtier(&["ls", &dir.name(), "--long", "--json"]));

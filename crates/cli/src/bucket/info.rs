@@ -22,19 +22,20 @@ pub struct Asking {
     pub at_once: usize,
     /// Whether progress is printed where standard error is no terminal.
     pub lines: bool,
+    /// Whether the last uses are read too, which are in snapshot and journals.
+    pub uses: bool,
 }
 
 impl Default for Asking {
     fn default() -> Self {
-        Asking { at_once: HEADS, lines: false }
+        Asking { at_once: HEADS, lines: false, uses: true }
     }
 }
 
-/// What is known of each chunk, in the order of `chunks`: one HEAD a chunk.
+/// What is known of each chunk, in the order of `chunks`: one HEAD for each chunk.
 pub fn infos(bucket: &Bucket, chunks: &[Chunk], how: Asking) -> Result<Vec<ChunkInfo>> {
     let progress = Progress::start(Unit::Chunks, chunks.len() as u64, how.lines)?;
-    let uses = bucket.runtime.block_on(last_uses(&bucket.client, &bucket.root)).map_err(failed);
-    let uses = uses.with_context(|| format!("cannot read the order of use under {:?}", bucket.root))?;
+    let uses = if how.uses { read_uses(bucket)? } else { LastUses::default() };
     let permits = Arc::new(Semaphore::new(how.at_once));
     let mut found = vec![ChunkInfo::default(); chunks.len()];
     bucket.runtime.block_on(async {
@@ -63,6 +64,22 @@ pub fn infos(bucket: &Bucket, chunks: &[Chunk], how: Asking) -> Result<Vec<Chunk
     })?;
     progress.finish();
     Ok(found)
+}
+
+/// When chunks were used last. Says which objects could not be read.
+fn read_uses(bucket: &Bucket) -> Result<LastUses> {
+    let found = bucket.runtime.block_on(last_uses(&bucket.client, &bucket.root)).map_err(failed);
+    let found = found.with_context(|| format!("cannot read the order of use under {:?}", bucket.root))?;
+    if let Some(first) = found.unread.first() {
+        let more = match found.unread.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        eprintln!(
+            "kvtier: some last uses are missing: {first}{more}; the next snapshot of a node replaces such objects"
+        );
+    }
+    Ok(found.uses)
 }
 
 /// What an object's head and name say. The namespace is in the facts; the key is in the metadata of our own layout, and in the name of

@@ -139,7 +139,8 @@ pub fn ls(bucket: &Bucket, long: bool, as_json: bool) -> Result<()> {
 /// Sums chunks up by model, tenant or namespace.
 pub fn stat_by(bucket: &Bucket, by: GroupBy, as_json: bool) -> Result<()> {
     let (chunks, mut groups) = (bucket.chunks()?, Groups::new(by));
-    let infos = info::infos(bucket, &chunks, info::Asking::default())?;
+    let asking = info::Asking { uses: by.needs_uses(), ..info::Asking::default() };
+    let infos = info::infos(bucket, &chunks, asking)?;
     infos.iter().zip(&chunks).for_each(|(info, chunk)| groups.add(info, chunk.bytes));
     groups.print(as_json)
 }

@@ -13,7 +13,7 @@ const BATCH: usize = 1000;
 
 /// Removes the chunks of a choice, or counts them. What is no chunk under the prefix is never touched.
 pub fn rm(bucket: &Bucket, choice: &Choice, pace: &PaceArgs, yes: bool) -> Result<Outcome> {
-    let asking = Asking { at_once: pace.workers(Asking::default().at_once)?, lines: pace.progress };
+    let asking = Asking { at_once: pace.workers(Asking::default().at_once)?, lines: pace.progress, uses: false };
     let pace = pace.pace(1)?;
     let chunks = chosen(bucket, choice, asking)?;
     let bytes = chunks.iter().map(|chunk| chunk.bytes).sum();

@@ -17,9 +17,15 @@ pub struct InfoReader<'a> {
 }
 
 impl<'a> InfoReader<'a> {
-    pub fn open(dir: &'a Directory, path: &Path) -> Result<Self> {
+    /// Reads all but the last uses.
+    pub fn new(dir: &'a Directory) -> Self {
+        InfoReader { dir, uses: LastUses::default(), unknown: Arc::new(Namespace::new("", Digest::default())) }
+    }
+
+    /// Reads the last uses too, which are in snapshot and journals.
+    pub fn with_uses(dir: &'a Directory, path: &Path) -> Result<Self> {
         let uses = dir.last_uses().with_context(|| format!("cannot read the order of use of {}", path.display()))?;
-        Ok(InfoReader { dir, uses, unknown: Arc::new(Namespace::new("", Digest::default())) })
+        Ok(InfoReader { uses, ..InfoReader::new(dir) })
     }
 
     /// What is known of one chunk; of one that is gone meanwhile nothing.

@@ -120,7 +120,7 @@ pub fn ls(args: &LsArgs) -> Result<()> {
 }
 
 fn ls_long(dir: &Directory, chunks: &[Named], args: &LsArgs) -> Result<()> {
-    let reader = InfoReader::open(dir, &args.at.path)?;
+    let reader = InfoReader::with_uses(dir, &args.at.path)?;
     if !args.json {
         crate::out::line(LONG_HEAD)?;
     }
@@ -180,7 +180,8 @@ fn or_nobody(names: &[String]) -> String {
 }
 
 fn stat_by(dir: &Directory, by: GroupBy, args: &StatArgs) -> Result<()> {
-    let (reader, mut groups) = (InfoReader::open(dir, &args.at.path)?, Groups::new(by));
+    let reader = if by.needs_uses() { InfoReader::with_uses(dir, &args.at.path)? } else { InfoReader::new(dir) };
+    let mut groups = Groups::new(by);
     for chunk in listed(dir, &args.at.path)? {
         groups.add(&reader.read(&chunk)?, chunk.len);
     }

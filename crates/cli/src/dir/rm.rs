@@ -181,7 +181,7 @@ fn chosen(dir: &Directory, args: &RmArgs, choice: &Choice) -> Result<Vec<Named>>
     if !choice.needs_info() {
         return Ok(chosen);
     }
-    let reader = InfoReader::open(dir, &args.at.path)?;
+    let reader = InfoReader::new(dir);
     let progress = Progress::start(Unit::Chunks, chosen.len() as u64, args.pace.progress)?;
     let mut kept = Vec::new();
     for chunk in chosen {

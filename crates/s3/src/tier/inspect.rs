@@ -10,7 +10,7 @@ use kvtier_key::{BlockSums, Digest, Facts, KeyId};
 use super::Layout;
 use super::layout::{OWN, model, own_name};
 use super::told::{self, text_of};
-pub use super::truth::last_uses;
+pub use super::truth::{BucketUses, last_uses};
 use crate::{Object, Provider, Put};
 
 /// What is wrong with an object, or not known of it.

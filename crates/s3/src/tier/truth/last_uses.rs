@@ -1,28 +1,73 @@
-use kvtier_index::{LastUses, journal, snapshot as format};
+use kvtier_index::{End, LastUses, journal, snapshot as format};
 
 use super::bytes;
 use super::journal::OBJECT_BYTES_MAX;
 use super::manifest::{self, Manifest};
 use super::paths::Paths;
 use super::snapshot::PART_BYTES_MAX;
-use crate::Client;
+use crate::{Client, ErrorKind};
 
-/// When the chunks under `root` (empty, or ending in a slash) were used last, as far as snapshot and journals in the bucket say. Nodes write
-/// their journals every few seconds.
+/// When the chunks of a bucket were used last, as far as snapshot and journals there say.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct BucketUses {
+    /// The uses.
+    pub uses: LastUses,
+    /// The objects that could not be read whole, by name, each with the reason. The uses that they hold are missing.
+    pub unread: Vec<String>,
+}
+
+/// Reads when the chunks under `root` (empty, or ending in a slash) were used last. Nodes write their journals every few seconds. What is
+/// deleted meanwhile is left out.
 ///
 /// # Errors
-/// An object below `.kvtier/` cannot be read. What is damaged, or deleted meanwhile, is left out.
-pub async fn last_uses(client: &Client, root: &str) -> crate::Result<LastUses> {
-    let (paths, mut uses) = (Paths::under(root), LastUses::default());
-    let manifest = bytes::get(client, &paths.snapshot(), manifest::BYTES_MAX).await?;
-    let manifest = manifest.and_then(|bytes| Manifest::decode(&bytes).ok()).unwrap_or_default();
+/// The bucket cannot be read. Objects that are damaged or too long are no error but [`unread`](BucketUses::unread).
+pub async fn last_uses(client: &Client, root: &str) -> crate::Result<BucketUses> {
+    let (paths, mut found) = (Paths::under(root), BucketUses::default());
+    let manifest = found.get(client, &paths.snapshot(), manifest::BYTES_MAX).await?;
+    let manifest = match manifest.as_deref().map(Manifest::decode) {
+        Some(Ok(manifest)) => manifest,
+        Some(Err(_)) => {
+            found.unread.push(format!("{} is damaged, or of another build", paths.snapshot()));
+            Manifest::default()
+        }
+        None => Manifest::default(),
+    };
     for (part, _) in &manifest.parts {
-        let part = bytes::get(client, &paths.part(part), PART_BYTES_MAX).await?;
-        format::decode(&part.unwrap_or_default()).for_each(|chunks| uses.add_snapshot(manifest.at_ms, &chunks));
+        let name = paths.part(part);
+        let Some(bytes) = found.get(client, &name, PART_BYTES_MAX).await? else { continue };
+        let mut pieces = format::decode(&bytes);
+        pieces.by_ref().for_each(|chunks| found.uses.add_snapshot(manifest.at_ms, &chunks));
+        found.note_end(&name, pieces.end());
     }
     for entry in bytes::list(client, &paths.journals()).await?.0 {
-        let journal = bytes::get(client, &entry.key, OBJECT_BYTES_MAX).await?;
-        journal::decode(&journal.unwrap_or_default()).for_each(|batch| uses.add_batch(&batch));
+        let Some(bytes) = found.get(client, &entry.key, OBJECT_BYTES_MAX).await? else { continue };
+        let mut batches = journal::decode(&bytes);
+        batches.by_ref().for_each(|batch| found.uses.add_batch(&batch));
+        found.note_end(&entry.key, batches.end());
     }
-    Ok(uses)
+    Ok(found)
+}
+
+impl BucketUses {
+    /// An object's bytes; `None` where it is not there, or cannot be read whole.
+    async fn get(&mut self, client: &Client, name: &str, bytes_max: usize) -> crate::Result<Option<Vec<u8>>> {
+        match bytes::get(client, name, bytes_max).await {
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                self.unread.push(format!("{name} cannot be read: {e}"));
+                Ok(None)
+            }
+            other => other,
+        }
+    }
+
+    fn note_end(&mut self, name: &str, end: Option<End>) {
+        match end {
+            Some(End::Torn { at }) => self.unread.push(format!("{name} is damaged from byte {at} on")),
+            Some(End::Version { version, .. }) => {
+                self.unread.push(format!("{name} has version {version} of its format, which this build does not read"));
+            }
+            _ => {}
+        }
+    }
 }

@@ -36,7 +36,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 pub use config::{Evictor, TruthConfig};
-pub use last_uses::last_uses;
+pub use last_uses::{BucketUses, last_uses};
 pub use watch::Watch;
 
 use super::TierConfig;
