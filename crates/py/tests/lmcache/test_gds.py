@@ -133,6 +133,21 @@ class Plugin(Gds):
         obj.ref_count_down()
         self.assertTrue(backend.contains(key))
 
+    def test_a_chunk_whose_shape_is_not_known_is_named_by_its_hash_alone(self):
+        engine = self.engine()
+        backend, [key] = self.backend(engine), self.keys(engine, list(range(CHUNK)))
+        obj = engine.storage_manager.allocate(engine.metadata.get_shapes(), engine.metadata.get_dtypes())
+        unknown = mock.patch("kvtier.lmcache.gds.shape", side_effect=ValueError("no shape"))
+        with unknown, self.assertLogs("kvtier", "ERROR") as log:
+            [future] = backend.batched_submit_put_task([key], [obj])
+            future.result(LIMIT_SECONDS)
+        said = "\n".join(log.output)
+        self.assertIn(f"the chunk {key.chunk_hash_hex} has", said)
+        self.assertNotIn(key.model_name, said)
+        self.assertFalse(backend.exists_in_put_tasks(key))
+        self.assertEqual(obj.get_ref_count(), 1)
+        obj.ref_count_down()
+
     def test_chunks_of_one_layer_have_headers_and_memory_of_their_own(self):
         engine = self.engine(use_layerwise=True)
         backend, [whole] = self.backend(engine), self.keys(engine, list(range(CHUNK)))

@@ -245,10 +245,16 @@ class Remote(Engine):
     def test_a_password_in_a_url_is_not_said(self):
         for url, shown in [
             ("redis://me:TOPSECRET@host:1", r"'redis://\*\*\*@host:1'"),
-            ("redis://me:TOP/SEC?RE#T@host:1", r"'redis://\*\*\*@host:1'"),
+            ("redis://me:TOP/SECRE#T@host:1", r"'redis://\*\*\*@host:1'"),
+            ("redis://me:TOP/SEC?RE#T@host:1", r"'redis://\*\*\*'"),
             ("me:TOPSECRET@host:1", r"'\*\*\*@host:1'"),
             ("s3://me@TOPSECRET@host/path", r"'s3://\*\*\*@host/path'"),
             ("s3://bucket/path", "'s3://bucket/path'"),
+            ("s3://bucket/path?token=TOPSECRET", r"'s3://bucket/path\?\*\*\*'"),
+            ("https://me:TOPSECRET@host/path?token=TOPSECRET", r"'https://\*\*\*@host/path\?\*\*\*'"),
+            ("s3://bucket/path?token=TOP@SECRET", r"'s3://\*\*\*'"),
+            ("s3://me:TOPSECRET@host?token=TOP@SECRET", r"'s3://\*\*\*'"),
+            ("redis://host:1?token=TOP@SECRET", r"'redis://\*\*\*'"),
         ]:
             config = SimpleNamespace(extra_config={}, remote_url=url)
             with self.subTest(url), self.assertRaisesRegex(ValueError, f"{shown}.*move it to") as raised:

@@ -36,10 +36,13 @@ def metrics_address(extra: dict[str, Any], place: str, metadata: LMCacheMetadata
 
 
 def masked(url: str) -> str:
-    """A URL without the credentials in it: all before the last ``@``, since secrets may hold any character."""
-    before, at, rest = url.rpartition("@")
-    if not at:
-        return url
-    scheme, colon, _ = before.partition("://")
-    is_scheme = bool(colon) and scheme.isalnum()
-    return f"{scheme}://***@{rest}" if is_scheme else f"***@{rest}"
+    """A URL without what may be secret in it: the query, and all before the last ``@``, since passwords may hold any character. With a ``?``
+    before that ``@`` either may be part of the secret: only the scheme is shown."""
+    scheme, colon, rest = url.partition("://")
+    if not (colon and scheme.isalnum()):
+        scheme, colon, rest = "", "", url
+    before, at, behind = rest.rpartition("@")
+    if "?" in before:
+        return f"{scheme}{colon}***"
+    path, mark, _ = behind.partition("?")
+    return f"{scheme}{colon}{'***@' if at else ''}{path}{'?***' if mark else ''}"

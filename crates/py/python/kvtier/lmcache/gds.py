@@ -313,7 +313,9 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
             try:
                 alike.setdefault(shape(saving.obj), []).append(saving)
             except Exception:
-                logger.exception("save: LMCache does not say what shape the chunk %s has; it is not saved", saving.key)
+                # Without the rest of the key, which may have a tag that is a secret.
+                chunk = saving.key.chunk_hash_hex
+                logger.exception("save: LMCache does not say what shape the chunk %s has; it is not saved", chunk)
                 self._saves.end([saving])
         return list(alike.items())
 
