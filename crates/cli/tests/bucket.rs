@@ -88,6 +88,20 @@ fn chunks_of_one_namespace_are_removed_and_others_stay() {
 }
 
 #[test]
+fn a_prefix_may_have_an_at_sign() {
+    let server = filled();
+    for name in server.keys("kv/") {
+        let bytes = server.object(&name).unwrap().to_vec();
+        server.put_object(&name.replacen("kv/", "pre@fix/", 1), bytes);
+    }
+    let listed = ok(kvtier_on(&server, &["ls", "s3://bucket/pre@fix"]));
+    assert_eq!(listed, ok(kvtier_on(&server, &["ls", "s3://bucket/kv"])));
+    let credentials = kvtier_on(&server, &["ls", "s3://me:TOPSECRET@bucket/pre@fix"]);
+    let said = String::from_utf8_lossy(&credentials.stderr).into_owned();
+    assert!(said.contains("has credentials in it") && !said.contains("TOPSECRET"), "{said}");
+}
+
+#[test]
 fn verify_finds_what_was_damaged() {
     let server = filled();
     let digest = chunks(&server).remove(0);

@@ -21,15 +21,8 @@ struct Site {
 
 pub fn resolve(place: &Place) -> Result<Endpoint> {
     let text = place.url.as_deref().unwrap_or_default().trim();
-    // Before any message that quotes a part of either: neither hosts nor buckets have an `@`, but credentials in a URL end with one.
-    for (name, written) in [("endpoint", Some(text)), ("bucket", place.bucket.as_deref())] {
-        if written.is_some_and(|written| written.contains('@')) {
-            let what = format!(
-                "the {name} has credentials in it (an `@`): write https://host[:port][/bucket], and set the credentials apart"
-            );
-            return Err(invalid(what));
-        }
-    }
+    // Before any message that quotes a part of either.
+    refuse_at_sign(text, place.bucket.as_deref().unwrap_or_default())?;
     let bucket = |name: Option<String>| match (name, &place.bucket) {
         (Some(found), Some(given)) if found != *given => {
             Err(invalid(format!("the endpoint names bucket {found}, the settings name {given}: drop one")))
@@ -60,6 +53,22 @@ pub fn resolve(place: &Place) -> Result<Endpoint> {
         None => (None, text),
     };
     away(place, &split(rest, tls)?, bucket)
+}
+
+/// Neither hosts nor buckets have an `@`, but credentials in a URL end with one. Nothing is quoted, wherever it stands: a password may hold a `/`.
+fn refuse_at_sign(url: &str, bucket: &str) -> Result<()> {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let authority = rest.split('/').next().unwrap_or_default();
+    let what = if scheme.contains('@') || authority.contains('@') {
+        "the endpoint has credentials in it (an `@`): write https://host[:port][/bucket], and set the credentials apart"
+    } else if rest.contains('@') {
+        "the endpoint has an `@` behind its host, where only a bucket may stand: set a prefix and credentials apart"
+    } else if bucket.contains('@') {
+        "the bucket has an `@`, which no bucket's name has: set a prefix and credentials apart"
+    } else {
+        return Ok(());
+    };
+    Err(invalid(what))
 }
 
 fn split(rest: &str, tls: Option<bool>) -> Result<Url<'_>> {

@@ -152,6 +152,8 @@ fn what_cannot_be_says_why() {
         let said = refused(place.region("r"));
         assert!(said.contains("credentials") && !said.contains("SEC") && !said.contains("AKID"), "{said}");
     }
+    let prefixed = refused(Place::of("s3://b/pre@x").region("r"));
+    assert!(prefixed.contains("prefix") && !prefixed.contains("has credentials"), "{prefixed}");
     assert!(refused(Place::of("http://h:0").bucket("b")).contains("port"));
     assert!(refused(Place::of("http://h:99999").bucket("b")).contains("port"));
     assert!(refused(Place::of("http://h/a/b")).contains("path"));
