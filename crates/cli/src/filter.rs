@@ -95,7 +95,7 @@ impl Glob {
     fn matches(&self, name: &str) -> bool {
         let (parts, name): (&[Part], Vec<char>) = (&self.0, name.chars().collect());
         let (mut part, mut at) = (0, 0);
-        // The last star, and up to where the text is its own.
+        // The last star, and the end of the text that it matches.
         let mut star: Option<(usize, usize)> = None;
         while at < name.len() {
             match parts.get(part) {

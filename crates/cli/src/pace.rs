@@ -49,7 +49,7 @@ impl PaceArgs {
         Err(BadInput(format!("--concurrency {workers} is out of range; set it to 1 to {CONCURRENCY_MAX}")))
     }
 
-    /// Checks what was said. `default`: chunks at once where nothing was said.
+    /// Checks the arguments. `default`: how many chunks at once without them.
     pub fn pace(&self, default: usize) -> Result<Pace, BadInput> {
         let bytes_per_s = self.bwlimit.as_deref().map(|text| crate::replay::size("--bwlimit", text)).transpose()?;
         if bytes_per_s == Some(0) {
@@ -66,7 +66,7 @@ impl Pace {
         self.bytes_per_s
     }
 
-    /// Does `work` for each item, several at once, and shows how many bytes are done. The first error ends it, and so does a signal.
+    /// Does `work` for each item, several at once, and shows how many bytes are done. It ends with the first error, or a signal.
     pub fn each<T: Sync>(
         &self,
         items: &[T],

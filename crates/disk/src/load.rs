@@ -247,7 +247,7 @@ fn prove<'a>(key: &Key, len: u64, pair: &'a Lease, sums: Option<PieceSums>) -> O
         && facts.raw_len == len
         && facts.codec.0 == 0
         && facts.key_id == 0
-        // Where only the key's digest was known to who wrote the file, that alone says it: it is one of all of the key.
+        // A writer that has only the key's digest leaves the key out: the digest covers all of it.
         && (name.is_empty() || name == key.canonical())
         && facts.sums.len() == len
         && right

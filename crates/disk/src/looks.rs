@@ -15,7 +15,7 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Looks, unless another thread does so now or did a moment ago. Answers what `look` does, or `false`.
+    /// Calls `look`, unless another thread does so now or did a moment ago: then answers `false`.
     pub fn now_and_then(&self, clock: &Clock, look: impl FnOnce() -> bool) -> bool {
         let Ok(mut next) = self.next.try_lock() else { return false };
         let began = clock.now();

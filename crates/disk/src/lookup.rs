@@ -58,7 +58,7 @@ pub fn lookup<M: Mover>(
 
 /// Answers a lookup that has to ask the directory, or to read much of what others changed. A hold whose answer is not awaited any more is released.
 pub fn look<M: Mover>(shared: &Shared<M>, keys: &[Key], how: (Mode, Hold), answer: Answer<LookedUp>) {
-    // What the change log does not tell may yet be found by its name.
+    // A chunk without a record in the change log may be found by its name.
     let asks_names = !shared.follow_changes().is_complete || shared.asks_names();
     let ask = |key: &Key| match answer.is_over() {
         true => None,

@@ -56,7 +56,7 @@ impl<M: Mover> Shared<M> {
         let own = self.home.own();
         self.journal.rename(self.home.corner()?.name());
         self.ledger.reopen(&own)?;
-        // The process that comes first counts what lies there, and each adds what it has under way: that was counted in the file that is gone.
+        // The first process counts what is there, and each adds its saves under way, which were counted in the file that is gone.
         self.ledger.recount(false, || match self.home.foreign() {
             Some(_) => Ok(self.index().usage().used),
             None => self.lying_bytes(),

@@ -443,7 +443,7 @@ impl<M: Mover> Saving<M> {
             shared.uncount(shared.home.file_len(superfluous));
         }
         if matches!(inserted, Inserted::Refused(_)) {
-            // Others may know the chunk whose file this one's took the place of.
+            // Other processes may have the chunk whose file was replaced in their index.
             shared.announce_change(Record::Remove(*digest));
             return Err(Ok(Saved::Shed(ShedReason::Full)));
         }

@@ -26,8 +26,8 @@ use crate::{DiskConfig, Mover};
 /// How many different chunk lengths are tried for a key that another process may have written.
 const LENGTHS_MAX: usize = 8;
 
-/// The most files that failed a check and could not be moved away of which is remembered which file it was. One that is forgotten stays
-/// a miss here until this process saves its chunk.
+/// The most corrupt files that could not be moved away and are remembered. The chunk of one that is forgotten stays a miss here until this
+/// process saves it.
 pub const DISTRUSTED_MAX: usize = 4096;
 
 /// How many names can change at a time.

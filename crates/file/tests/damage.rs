@@ -202,7 +202,7 @@ fn files_and_shards_that_others_delete_do_not_stop_saves() {
     assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
 }
 
-/// Who copies chunks elsewhere takes their keys from footers: a damaged one must not give the bytes of a chunk to another key.
+/// A copy of a chunk takes its key from the footer: a damaged one must not give the chunk's bytes to another key.
 #[test]
 fn no_flipped_bit_of_a_footer_names_another_key() {
     use kvtier_file::inspect::{Directory, Source};

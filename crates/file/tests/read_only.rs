@@ -153,7 +153,7 @@ fn a_file_system_that_turns_read_only_is_served_until_it_is_writable_again() {
     }
 }
 
-/// A file system of its own that its kernel has made read-only after an error. It does not say so to who asks how it is mounted.
+/// A file system of its own that its kernel has made read-only after an error. Its mount flags do not show it.
 #[test]
 fn a_file_system_that_refuses_writes_after_an_error_is_served() {
     let (image, at) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
@@ -204,7 +204,7 @@ fn damage_on_a_read_only_file_system_is_a_miss() {
         assert_eq!(reader.load(&reader.key(1), LEN), Loaded::Hit { len: LEN as u64 });
     }
     assert!(path.exists());
-    // Who may write saves it again.
+    // A process that may write saves it again.
     std::fs::remove_file(&path).unwrap();
     let (_, writer) = open(dir.path(), Layout::Kvtier);
     assert_eq!(writer.save(&writer.key(0), LEN), Saved::Stored);

@@ -222,7 +222,7 @@ fn what_is_removed_without_a_tier_is_forgotten_by_those_that_are_open() {
     assert_eq!(f.tier.usage().chunks, CHUNKS - 2);
 }
 
-/// Several tiers save, remove and evict at random, and lose the log now and then: in the end each has what lies in the directory.
+/// Several tiers save, remove and evict at random, and lose the log now and then: in the end each has what is in the directory.
 #[test]
 fn fault_seeds_of_tiers_that_share_a_directory() {
     let seeds = std::env::var("KVTIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400_u64) / 100;
@@ -241,7 +241,7 @@ fn fault_seeds_of_tiers_that_share_a_directory() {
             }
         }
         for one in &f {
-            one.eventually("it has what lies there", || {
+            one.eventually("it has what is there", || {
                 let there = files(dir.path()).len();
                 let hits = lookup(one, &one.keys(0..30)).iter().filter(|found| found.is_hit()).count();
                 hits == there && one.tier.usage().chunks == there as u64

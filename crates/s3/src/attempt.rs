@@ -252,7 +252,7 @@ impl Open {
     }
 }
 
-/// Shows an attempt to who watches at level `debug`: what was asked, what the store answered and when. Cache salts, which the names of objects
+/// Logs an attempt at level `debug`: what was asked, what the store answered and when. Cache salts, which the names of objects
 /// in LMCache's layouts hold, are secret: names end where a salt begins, and of the query only the names are shown, since prefixes and markers of
 /// listings are names of objects too.
 fn log(request: &Request<'_>, sent_at: Instant, answer: &Result<(Head, bool), Trouble>) {

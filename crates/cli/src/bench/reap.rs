@@ -74,7 +74,7 @@ struct Run {
     newest: i64,
 }
 
-/// Whether the run of this name has ended, as far as can be found out; its newest object is `age_s` old, where the store says what time it is.
+/// Whether the run of this name is known to have ended; its newest object is `age_s` old, where the store says what time it is.
 fn is_dead(name: &str, age_s: Option<i64>) -> bool {
     has_ended(name).unwrap_or_else(|| age_s.is_some_and(|age_s| age_s > UNKNOWN_DEAD_AFTER_S))
 }

@@ -35,7 +35,7 @@ pub fn rm(bucket: &Bucket, choice: &Choice, pace: &PaceArgs, yes: bool) -> Resul
     Ok(Outcome { chunks: gone.into_inner(), bytes })
 }
 
-/// Chunks of one request each: as many as S3 takes, and where there is a limit at most what it allows in a second.
+/// Chunks of one request each: as many as S3 takes, and with a limit no more than it allows in a second.
 fn batches<'a>(chunks: &'a [Chunk], pace: &Pace) -> Vec<&'a [Chunk]> {
     let bytes_max = pace.bytes_per_s().unwrap_or(u64::MAX);
     let (mut batches, mut rest) = (Vec::new(), chunks);

@@ -79,7 +79,7 @@ pub struct HowArgs {
     pub json: bool,
 }
 
-/// What `migrate` and `import` are told of the place that they write to.
+/// Options of `migrate` and `import` for the place that they write to.
 #[derive(clap::Args)]
 struct TargetArgs {
     #[command(flatten)]

@@ -79,7 +79,7 @@ fn footer(path: &Path, facts: &Facts, canonical: &[u8], to: &[Form]) -> Value {
     };
     let info = ChunkInfo::of_canonical(canonical);
     let mut key = fields(facts, &info);
-    // Of a salted key only the digest of its salt is in the footer, so that it has no names.
+    // A footer has only the digest of a salt, from which no name can be made.
     if let Some(Value::Object(id)) = id.as_ref().map(explain::key) {
         key.extend(id);
     }

@@ -15,7 +15,7 @@ use super::segment::Segment;
 pub const SLICE_BYTES: u64 = 64 << 10;
 /// The most bytes that are read to find one batch: twice the longest, so that one that begins in the first half is whole.
 const BATCH_BYTES: u64 = (2 << 20) + 4096;
-/// A batch at a segment's end that is torn for so long is not being written any more.
+/// A batch at a segment's end that has been torn for this long is not being written any more.
 const TORN_AFTER: Duration = Duration::from_secs(1);
 /// What a batch begins with.
 const MAGIC: &[u8; 4] = b"KVTJ";
@@ -111,8 +111,8 @@ impl Held {
         Read { missed: true, ..read }
     }
 
-    /// Being written at this moment, or cut off for ever: answers whether it is to be reported as the latter, which is once. It stays where
-    /// it is: it may yet become whole, or be followed by one that is.
+    /// A torn batch may still be in the course of being written. Answers whether it is to be reported as cut off, which happens once. It
+    /// stays where it is: it may yet become whole, or be followed by one that is.
     fn note_torn(&mut self, clock: &Clock) -> bool {
         let this = Some(Reported { number: self.segment.number, at: self.read_to });
         match &self.torn {

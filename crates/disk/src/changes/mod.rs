@@ -14,9 +14,10 @@
 //!
 //! The log is a sequence of files `.kvtier/changes.<number>`. Each holds journal frames with checksums of their own, and a batch is appended
 //! with one write (`O_APPEND`), so that batches do not mix. The first number is the time in milliseconds, so that a number is not used again
-//! should `.kvtier` be deleted. It is created while `.kvtier/door` is locked, so that there is one. A writer that finds the newest segment long creates the next number with `O_EXCL`, then deletes all but the
-//! last two, the oldest first. Nothing is renamed and, on a local file system, nothing else is locked: a process that is stopped at any point
-//! holds up no other, except that records wait for the first segment.
+//! should `.kvtier` be deleted. It is created while `.kvtier/door` is locked: there must be one. A writer that finds the newest segment long
+//! creates the next number with `O_EXCL`, then deletes all but the last two, the oldest first. Nothing is renamed and, on a local file system,
+//! nothing else is locked: a process that is stopped at any point holds up no other. If it holds the lock and there is no segment, records
+//! wait in memory.
 //!
 //! A *writer*, after each append to segment n, checks (1) that segment n+1 does not exist and (2) that segment n still has its name. If
 //! either fails, it appends the same batch again to the newest segment.
@@ -140,8 +141,8 @@ enum Step {
 }
 
 impl ChangeLog {
-    /// The log below `.kvtier`, read from its present end on. To be opened before the directory is listed, and, by who may write, to be
-    /// [created](Self::create) before that.
+    /// The log below `.kvtier`, read from its present end on. To be opened before the directory is listed. A process that may
+    /// write [creates](Self::create) it before that.
     pub fn open(own: &Path, is_local: bool, clock: &Clock) -> Self {
         let log = ChangeLog {
             own: own.to_owned(),
@@ -261,7 +262,7 @@ impl ChangeLog {
         self.settled.load(Ordering::Acquire) < self.missed()
     }
 
-    /// A listing succeeded that began when [`missed`](Self::missed) was so much.
+    /// Notes that a listing succeeded which began when [`missed`](Self::missed) had this value.
     pub fn settle(&self, missed: u64) {
         self.settled.fetch_max(missed, Ordering::AcqRel);
     }
@@ -410,7 +411,7 @@ impl ChangeLog {
         follower.as_ref().filter(|held| held.segment.number == number).map(|held| held.read_to)
     }
 
-    /// What this process appended itself it need not read. `read_to` is how far the segment was read before that: where it is so much
+    /// Passes over what this process appended itself. `read_to` is how far the segment was read before that: where it is so much
     /// shorter than now, and was not read further, no other process appended, before or after.
     fn pass_over_own(&self, number: u64, read_to: Option<u64>, own: Appended) {
         let Ok(mut follower) = self.follower.try_lock() else { return };

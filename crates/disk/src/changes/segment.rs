@@ -15,7 +15,7 @@ const FIRST_WAIT_MAX: Duration = Duration::from_millis(100);
 /// Names of segments are this and the number in decimal digits.
 const PREFIX: &str = "changes.";
 
-/// A segment, open. The file stays open while it is in use, so that its inode is not given to another.
+/// An open segment. The file stays open while it is in use, so that its inode is not reused.
 #[derive(Debug)]
 pub struct Segment {
     pub number: u64,
@@ -117,7 +117,7 @@ pub fn create_first(own: &Path, number: u64) -> io::Result<()> {
     if numbers(own)?.is_empty() { create(own, number) } else { Ok(()) }
 }
 
-/// Makes a segment, unless it exists. In one step: of several who do so at a time, all go on with the same file.
+/// Makes a segment, unless it exists. In one step: several processes that do so at a time go on with the same file.
 pub fn create(own: &Path, number: u64) -> io::Result<()> {
     match OpenOptions::new().append(true).create_new(true).open(path(own, number)) {
         Err(e) if e.kind() == Io::AlreadyExists => Ok(()),

@@ -320,7 +320,7 @@ impl World {
 }
 
 /// Several readers and writers, with new segments, torn batches, dead writers, lost logs, all at random: in the end each reader has
-/// exactly what there is, or knows that it missed something.
+/// exactly what there is, or reports a miss.
 #[test]
 fn fault_seeds_of_the_change_log() {
     let seeds = std::env::var("KVTIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
@@ -347,7 +347,7 @@ fn fault_seeds_of_the_change_log() {
                     let bytes = [&b"KVTJ"[..], &[1, 0, 0, 0], b"torn"][..1 + random.below(3) as usize].concat();
                     append_bytes(dir.path(), &bytes);
                 }
-                // One dies: what it did not append, somebody who finds it dead reports.
+                // A process dies. Another that finds it dead reports that records may be missing.
                 19 => {
                     writers[who] = open();
                     writers[who].append_lost();
@@ -376,7 +376,7 @@ fn fault_seeds_of_the_change_log() {
         for (log, index) in &mut readers {
             log.follow(u64::MAX, |record| world.apply(index, record)).unwrap();
             let is_exact = *index == world.list();
-            assert!(is_exact || log.has_missed(), "seed {seed}: wrong, and does not know it");
+            assert!(is_exact || log.has_missed(), "seed {seed}: wrong, and reports no miss");
             (missed, exact) = (missed + u64::from(log.has_missed()), exact + u64::from(is_exact && !log.has_missed()));
         }
     }

@@ -12,7 +12,7 @@ use super::{Damage, Directory, Named, foreign, regular};
 use crate::name::{PAGE, file_len};
 use crate::{footer, history};
 
-/// What the file of a chunk says of it. All are `None` for a file that is no chunk's, or was written by another program without a header.
+/// What the file of a chunk states about it. All are `None` for a file that is no chunk's, or was written by another program without a header.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChunkFile {

@@ -10,7 +10,7 @@ use super::{Gone, KvPolicy};
 const STRIPE: usize = 1 << 15;
 
 impl KvPolicy {
-    /// Remembers who went of late: before anybody asks for what is remembered. Whether a tag is in the sample is seen when it was read,
+    /// Adds the latest evictions, before the table is read. Whether a tag is in the sample is seen when it was read,
     /// which takes a while.
     #[inline(never)]
     pub(super) fn bury(&mut self) {
@@ -29,7 +29,7 @@ impl KvPolicy {
         }
     }
 
-    /// Learns from the return of what was given up. The class that it has from now on.
+    /// Learns from the return of an evicted chunk. Answers its class from now on.
     pub(super) fn returned(&mut self, ghost: Ghost) -> Class {
         let age = self.age(ghost.stamp);
         self.guard.missed(ghost.stamp, self.now, self.history.weight());

@@ -60,7 +60,7 @@ proptest! {
 #[test]
 fn the_order_is_that_in_which_slots_go() {
     let mut policy = KvPolicy::new();
-    // What is hinted so is worth the more the closer its return, and goes in its turn all the same.
+    // A chunk with such a hint is worth more the closer its return, and is still evicted in its turn.
     (0..10_000).for_each(|_| policy.returns.returned(hinted(1000).index(), 900, 1.0));
     policy.returns.learn(&Watched::new(), &Evidence { events_max: 1e9, request_chunks: 1.0, class_weight: 1.0 });
     for slot in 0..1000 {

@@ -5,7 +5,7 @@ use crate::slots::NIL;
 use super::KvPolicy;
 use super::node::Node;
 
-/// No way up to the head of a chain is followed further than this; who would be attached beyond is not.
+/// No path to the head of a chain is followed further than this; a chunk deeper than that is not attached.
 const WAY_UP_MAX: usize = 1 << 14;
 
 impl KvPolicy {
@@ -19,7 +19,7 @@ impl KvPolicy {
     }
 
     /// Whether `ancestor` is among those before `slot`, or `slot` itself. Callers that name parents in a ring would keep it from ever
-    /// having a leaf. What has no children is nobody's ancestor, so the way up is looked at only for what has.
+    /// having a leaf. A chunk without children is no ancestor, so the path up is followed only for those that have some.
     pub(super) fn leads_to(&self, slot: u32, ancestor: u32) -> bool {
         if slot == ancestor || self.nodes[ancestor].kids() == 0 {
             return slot == ancestor;

@@ -27,7 +27,7 @@ pub struct Holds {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// With so many holds, those whose time is up are forgotten. Those of callers that never release them do not pile up.
+    /// At this number of holds, those whose time is up are forgotten. Holds of callers that never release them do not pile up.
     purge_at: usize,
     all: HashMap<u64, Kept>,
 }
@@ -65,7 +65,7 @@ impl Kept {
 pub enum Rest {
     /// Others are held: these parts go on, without the released keys.
     Some(Parts),
-    /// It has ended, and so have these.
+    /// They have ended with it.
     Nothing(Parts),
 }
 

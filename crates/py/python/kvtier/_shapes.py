@@ -42,8 +42,8 @@ class Group:
 
 
 def by_shape(buffers: Sequence[Any], given: Union[Shape, str, None], known: str) -> list[Group]:
-    """Groups a batch by shape: as ``given``, else as the buffers' own shapes say, where the tiers do not know it. ``known`` is how much they
-    know: ``known``, ``learned`` or ``missing``."""
+    """Groups a batch by shape: as ``given``, else as the buffers' own shapes say, where the tiers have none. ``known`` is what the tiers
+    have: ``known``, ``learned`` or ``missing``."""
     everything = list(range(len(buffers)))
     if given is not None:
         return [Group(Shape.of_text(given) if isinstance(given, str) else given, everything)]
@@ -65,7 +65,7 @@ def _tensor(buffer: Any) -> Optional[Shape]:
 
 
 def _flat(buffer: Any) -> Optional[Shape]:
-    """Bytes, of which nobody says what they mean. LMCache refuses to use them as a tensor."""
+    """Bytes without a meaning. LMCache refuses to use them as a tensor."""
     if hasattr(buffer, "data_ptr"):
         return Shape((buffer.numel() * buffer.element_size(),), "BINARY", "uint8")
     try:

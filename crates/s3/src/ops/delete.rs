@@ -126,7 +126,7 @@ pub(super) fn refusals(body: &[u8]) -> Result<Vec<Refused>> {
         },
         [_, error] if error == "Error" => {
             let one = Refused { key: std::mem::take(&mut key), code: std::mem::take(&mut code) };
-            // That it is not there is what was asked for.
+            // An absent object is the result that was asked for.
             if one.code != "NoSuchKey" {
                 refused.push(one);
             }

@@ -23,7 +23,7 @@ impl Support {
         Support::new(3, Duration::from_secs(60))
     }
 
-    /// The request that deletes many: whoever has none says so by a status of its own.
+    /// The request that deletes many: a store without it answers with a status of its own.
     pub fn of_deleting_many() -> Self {
         Support::new(1, Duration::from_secs(600))
     }

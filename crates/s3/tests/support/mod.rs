@@ -116,7 +116,7 @@ impl Drop for RunningAgain {
     }
 }
 
-/// Lets it jump until it is so. Whoever waits may not have begun to when the first jump comes, hence the others.
+/// Lets it jump until it is so. A waiter may not have begun when the first jump comes, hence the others.
 pub async fn jump_until(time: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so() {

@@ -41,7 +41,7 @@ impl World {
     /// A tier over a server that is there.
     pub fn over(server: Arc<Server>, change: impl FnOnce(TierConfig) -> TierConfig) -> Self {
         let mut client = config_of(endpoint(&server, "bucket"));
-        // In the background nobody else gives up what hangs.
+        // In the background nothing else gives up a request that hangs.
         (client.stall_max, client.deadline) = (Duration::from_secs(60), Duration::from_secs(300));
         let mut config = TierConfig::new(client).with_capacity(64 << 20).with_prefix(PREFIX);
         config.fresh_miss_max = Duration::ZERO;

@@ -1,4 +1,4 @@
-"""References of LMCache's memory objects: who releases them, and when. An object whose reference is lost occupies LMCache's memory for ever."""
+"""References of LMCache's memory objects, and when they are released. An object whose reference is lost occupies LMCache's memory for ever."""
 
 import asyncio
 import contextlib

@@ -204,7 +204,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
     async def _load(
         self, keys: Keys, objs: MaybeObjs, bufs: Bufs, prefetch: bool
     ) -> Lens:
-        """Loads where there is memory. Answers lengths, of misses -1. The objects stay the caller's, who releases them where this fails."""
+        """Loads where there is memory. Answers lengths, of misses -1. The objects stay the caller's, which releases them when this fails."""
         at = [n for n, obj in enumerate(objs) if obj is not None]
         if not at:
             return [-1] * len(keys)
