@@ -473,6 +473,7 @@ impl<M: Mover> Observe for Disk<M> {
                          they go on when it can be written again";
         reasons.extend(self.shared.home.is_read_only().then(|| read_only.to_owned()));
         reasons.extend(self.shared.tell_of_restoring());
+        reasons.extend(self.shared.home.damage());
         reasons.extend(self.shared.home.foreign().map(Foreign::describe));
         reasons.extend(self.shared.geometry.describe());
         let mut counters = self.shared.counters.all();

@@ -120,7 +120,7 @@ impl Directory {
     /// Opens the directory to look. `Invalid` for one that is not kvtier's.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
         let root = root.into();
-        let Manifest { layout, capacity_bytes, .. } = Manifest::read(&root)?;
+        let Manifest { layout, capacity_bytes, .. } = Manifest::read(&root, Layout::Kvtier)?;
         Ok(Directory::new(root, layout, capacity_bytes))
     }
 
@@ -294,7 +294,7 @@ impl Directory {
         ["tmp", "quarantine", "journal"].iter().try_for_each(|dir| fs::create_dir_all(own.join(dir)))?;
         let door = home::open_rw(&own.join("door"))?;
         door.lock()?;
-        home::manifest::agree(&self.root, &own, self.layout).map_err(io::Error::other)
+        home::manifest::agree(&self.root, &own, self.layout).map(drop).map_err(io::Error::other)
     }
 
     /// Counts everything.

@@ -224,10 +224,15 @@ fn a_ledger_that_cannot_be_opened_at_first_is_opened_later() {
     let ledger = dir.path().join(".kvtier/ledger");
     std::fs::remove_file(&ledger).unwrap();
     std::fs::create_dir(&ledger).unwrap();
+    // A directory in its place is renamed away, unless something is mounted there.
+    let mounted = tempfile::tempdir().unwrap();
+    let out = mount(&["--bind", mounted.path().to_str().unwrap(), ledger.to_str().unwrap()]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let cover = Cover(&ledger);
     view.remount("rw");
     eventually("it has failed", || tier.status().counter("io_errors") > 1);
     assert!(is_read_only(&tier));
-    std::fs::remove_dir(&ledger).unwrap();
+    drop(cover);
     eventually("writable again", || f.save(&f.key(6), LEN) == Saved::Stored);
     let count = || std::fs::read(&ledger).unwrap().get(8..16).map(|n| u64::from_le_bytes(n.try_into().unwrap()));
     eventually("what is there is counted", || count() == Some(5 * FILE));

@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry, File, OpenOptions};
-use std::io::{self, ErrorKind as Io, Write};
+use std::io::{self, ErrorKind as Io};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,10 +10,15 @@ use std::time::Duration;
 
 use kvtier_core::Clock;
 
-use super::{is_local, open_rw};
+use super::{bookkeeping, is_local, open_rw};
 
 /// A corner of another host is taken for abandoned when its process has not shown itself for so long: locks may not reach across hosts.
 const OTHER_HOST_DEAD_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// What the file `alive` begins with.
+const ALIVE: &str = "locked while its process lives\n";
+/// The most bytes of it that are read.
+const ALIVE_BYTES_MAX: u64 = 4096;
 
 /// How many corners this process has made.
 static SETTLED: AtomicU64 = AtomicU64::new(0);
@@ -41,9 +46,9 @@ impl Corner {
                 Err(e) if e.kind() == Io::AlreadyExists => continue,
                 other => other?,
             }
-            let mut alive = open_rw(&path.join("alive"))?;
+            let alive = open_rw(&path.join("alive"))?;
             alive.lock()?;
-            alive.write_all(b"locked while its process lives\n")?;
+            alive.write_all_at(ALIVE.as_bytes(), 0)?;
             let dir = File::open(&path)?.into();
             let (next, is_abandoned) = (AtomicU64::new(0), AtomicBool::new(false));
             return Ok(Corner { path, name, dir, alive, next, is_abandoned });
@@ -74,6 +79,13 @@ impl Corner {
     pub fn is_there(&self) -> bool {
         let there = fs::metadata(self.path.join("alive"));
         there.is_ok_and(|there| self.alive.metadata().is_ok_and(|ours| ours.ino() == there.ino()))
+    }
+
+    /// Notes with which cap this process has the directory open, for those who come.
+    pub fn note_cap(&self, capacity_bytes: u64) -> io::Result<()> {
+        let text = format!("{ALIVE}cap: {capacity_bytes}\n");
+        self.alive.write_all_at(text.as_bytes(), 0)?;
+        self.alive.set_len(text.len() as u64)
     }
 
     /// Shows processes of other hosts that we live.
@@ -132,6 +144,12 @@ pub fn living(tmp: &Path) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
+/// The cap with which the process of a corner has the directory open; `None` for one that opens no tier.
+pub fn noted_cap(tmp: &Path, name: &str) -> Option<u64> {
+    let bytes = bookkeeping::read(&tmp.join(name).join("alive"), ALIVE_BYTES_MAX).ok()?;
+    String::from_utf8(bytes).ok()?.lines().find_map(|line| line.strip_prefix("cap: ")?.parse().ok())
+}
+
 /// All corners; what is no directory is no corner.
 fn corners(tmp: &Path) -> io::Result<Vec<DirEntry>> {
     let all = fs::read_dir(tmp)?.collect::<io::Result<Vec<_>>>()?;
@@ -187,10 +205,11 @@ fn drafts_bytes(corner: &Path) -> io::Result<u64> {
 fn is_dead(corner: &Path, name: &str) -> io::Result<bool> {
     let alive = corner.join("alive");
     // Where nothing may be written, a lock can be asked for all the same.
-    let opened = OpenOptions::new().write(true).open(&alive).or_else(|_| File::open(&alive));
-    let file = match opened {
+    let opened = bookkeeping::open(&alive, OpenOptions::new().write(true));
+    let file = match opened.or_else(|_| bookkeeping::open_to_read(&alive)) {
         Ok(file) => file,
-        Err(e) => return Ok(e.kind() == Io::NotFound),
+        // No process of ours has locked anything else.
+        Err(e) => return Ok(e.kind() == Io::NotFound || bookkeeping::is_no_file(&e)),
     };
     if file.try_lock().is_err() {
         return Ok(false);

@@ -1,18 +1,23 @@
-//! The file `.kvtier/manifest`: whose directory it is, in which form, and what its users agreed on. Written anew as a whole, under the door's
-//! lock.
+//! The file `.kvtier/manifest`: whose directory it is, in which form, and what its users agreed on. Written anew as a whole and synced,
+//! under the door's lock, and only when it changed. One that is damaged is [rebuilt](agree): it never keeps a directory shut.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind as Io, Read};
+use std::fs;
+use std::io::{self, ErrorKind as Io};
 use std::path::Path;
 
 use kvtier_core::{Error, ErrorKind};
+use kvtier_key::BlockSums;
 
-use super::kind_of;
 use super::scratch::is_scratch;
+use super::{bookkeeping, evidence, kind_of};
 use crate::layout::Layout;
 
-const HEAD: &str = "kvtier directory\nformat: 1\n";
+const HEAD: &str = "kvtier directory\nformat: 2\n";
+/// The head of the first builds, whose manifests have no checksum.
+const HEAD_1: &str = "kvtier directory\nformat: 1\n";
+/// What every build's manifest begins with.
+const ANY_HEAD: &str = "kvtier directory\nformat: ";
 /// The longest manifest that is read, in bytes.
 const BYTES_MAX: u64 = 8 << 20;
 
@@ -23,58 +28,105 @@ pub struct Manifest {
     pub layout: Layout,
     /// The cap of the last who opened the directory.
     pub capacity_bytes: Option<u64>,
-    /// The caps of those who have the directory open, by the names of their corners; the dead are found out when somebody opens it.
-    pub open: BTreeMap<String, u64>,
     /// What the chunks look like: `chunk ...` and `namespace ...` lines by what is before their colon.
     pub agreed: BTreeMap<String, String>,
 }
 
+/// What lies in the place of a manifest.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A manifest that this build understands.
+    Whole(Manifest),
+    /// Nothing.
+    Nothing,
+    /// Something that no build wrote so: why.
+    Damaged(String),
+}
+
 impl Manifest {
-    /// Reads the manifest of the directory `root`; `Invalid` where there is none, or one that this build does not understand.
-    pub fn read(root: &Path) -> Result<Self, Error> {
+    /// Looks for the manifest of the directory `root`.
+    ///
+    /// # Errors
+    /// `Invalid` for one of a newer build, `Denied` for one that may not be read.
+    pub fn find(root: &Path) -> Result<Found, Error> {
         let path = root.join(".kvtier/manifest");
-        match read_small(&path) {
-            Ok(text) => Self::parse(&text).ok_or_else(|| {
+        match bookkeeping::read(&path, BYTES_MAX) {
+            Ok(bytes) => Self::parse(&bytes).map_err(|format| {
                 let what = format!(
-                    "{} is a kvtier directory of another kind: it says {text:?}, this build wants {HEAD:?}; use another directory",
+                    "{} has format {format:?}, which a newer build of kvtier made; this build reads format 2: use that build, or another \
+                     directory",
                     root.display()
                 );
                 Error::new(ErrorKind::Invalid, what)
             }),
-            Err(e) if e.kind() == Io::NotFound => {
+            Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => Ok(Found::Nothing),
+            Err(e) if kind_of(&e) == ErrorKind::Denied => {
+                let what = format!("cannot read {}; check its permissions", path.display());
+                Err(Error::new(ErrorKind::Denied, what).with_source(e))
+            }
+            Err(e) => Ok(Found::Damaged(format!("cannot be read: {e}"))),
+        }
+    }
+
+    /// Reads the manifest of the directory `root`, without writing. In the place of a damaged one, the chunks tell the layout, or else it is
+    /// the `wanted` one.
+    ///
+    /// # Errors
+    /// Those of [`find`](Self::find), and `Invalid` where there is neither a manifest nor a chunk.
+    pub fn read(root: &Path, wanted: Layout) -> Result<Self, Error> {
+        let layout = || evidence::layout_of(root, wanted).map_err(|e| cannot_list(root, e));
+        match Manifest::find(root)? {
+            Found::Whole(manifest) => Ok(manifest),
+            Found::Damaged(why) => {
+                tracing::warn!("{}/.kvtier/manifest {why}", root.display());
+                Ok(Manifest { layout: layout()?.unwrap_or(wanted), ..Manifest::default() })
+            }
+            Found::Nothing if evidence::is_ours(root).unwrap_or(false) => Ok(Manifest::default()),
+            Found::Nothing => {
                 let what =
                     format!("{} is not a kvtier directory: it has no .kvtier/manifest; check the path", root.display());
                 Err(Error::new(ErrorKind::Invalid, what))
             }
-            Err(e) => Err(Error::new(kind_of(&e), format!("cannot read {}", path.display())).with_source(e)),
         }
     }
 
     /// Writes it in one step. The door is locked.
     pub fn write(&self, own: &Path) -> io::Result<()> {
-        let draft = own.join("manifest.new");
-        fs::write(&draft, self.text())?;
-        fs::rename(&draft, own.join("manifest"))
+        bookkeeping::replace_synced(own, "manifest", self.text().as_bytes())
     }
 
     fn text(&self) -> String {
         let capacity = self.capacity_bytes.map(|bytes| format!("capacity: {bytes}\n"));
         let agreed: String = self.agreed.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
-        let open: String = self.open.iter().map(|(name, bytes)| format!("open {name}: {bytes}\n")).collect();
-        format!("{HEAD}layout: {}\n{}{open}{agreed}", self.layout, capacity.unwrap_or_default())
+        with_crc(format!("{HEAD}layout: {}\n{}{agreed}", self.layout, capacity.unwrap_or_default()))
+    }
+
+    /// What these bytes are. Fails with the format of a manifest that is whole and that this build does not read.
+    fn parse(bytes: &[u8]) -> Result<Found, String> {
+        let damaged = |why: &str| Ok(Found::Damaged(why.to_owned()));
+        let Ok(text) = std::str::from_utf8(bytes) else { return damaged("is no text") };
+        if let Some(manifest) = text.strip_prefix(HEAD_1).and_then(Self::parse_lines) {
+            return Ok(Found::Whole(manifest));
+        }
+        let Some(body) = without_crc(text) else { return damaged("is damaged: its checksum is wrong") };
+        let lines = body.strip_prefix(HEAD);
+        match (lines.and_then(Self::parse_lines), body.strip_prefix(ANY_HEAD)) {
+            (Some(manifest), _) => Ok(Found::Whole(manifest)),
+            (None, Some(format)) => Err(format.lines().next().unwrap_or_default().to_owned()),
+            (None, None) => damaged("is another file"),
+        }
     }
 
     /// A line that we do not know is another build's, which may mean anything by it.
-    fn parse(text: &str) -> Option<Self> {
-        let mut lines = text.strip_prefix(HEAD)?.lines();
+    fn parse_lines(lines: &str) -> Option<Self> {
+        let mut lines = lines.lines();
         let layout = lines.next()?.strip_prefix("layout: ")?.parse().ok()?;
         let mut manifest = Manifest { layout, ..Manifest::default() };
         for line in lines {
             match line.split_once(": ")? {
                 ("capacity", bytes) => manifest.capacity_bytes = Some(bytes.parse().ok()?),
-                (name, bytes) if name.starts_with("open ") => {
-                    manifest.open.insert(name["open ".len()..].to_owned(), bytes.parse().ok()?);
-                }
+                // The first builds noted here who has the directory open.
+                (name, _) if name.starts_with("open ") => {}
                 (name, value) if name.starts_with("chunk ") => {
                     manifest.agreed.insert(name.to_owned(), value.to_owned());
                 }
@@ -87,6 +139,21 @@ impl Manifest {
         }
         Some(manifest)
     }
+}
+
+/// The text and a last line with its checksum.
+fn with_crc(text: String) -> String {
+    format!("{text}crc: {:08x}\n", BlockSums::of(text.as_bytes()).whole())
+}
+
+/// The text before its last line, if that has the right checksum.
+fn without_crc(text: &str) -> Option<&str> {
+    let body = &text[..text.strip_suffix('\n')?.rfind('\n')? + 1];
+    (with_crc(body.to_owned()) == text).then_some(body)
+}
+
+fn cannot_list(root: &Path, e: io::Error) -> Error {
+    Error::new(kind_of(&e), format!("cannot list {}", root.display())).with_source(e)
 }
 
 /// A `namespace` line's name with the layout in it; the first builds put that before the value.
@@ -110,7 +177,7 @@ pub fn escape(name: &str) -> String {
     word
 }
 
-/// Refuses a directory that holds anything and no manifest of ours: it is somebody else's.
+/// Refuses a directory that holds anything, no manifest of ours and no chunk of ours: it is somebody else's.
 pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
     let path = own.join("manifest");
     match fs::symlink_metadata(&path) {
@@ -118,13 +185,12 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
         Err(e) if e.kind() == Io::NotFound || e.kind() == Io::NotADirectory => {}
         Err(e) => return Err(Error::new(kind_of(&e), format!("cannot use {}", path.display())).with_source(e)),
     }
-    let fail = |e: io::Error| Error::new(kind_of(&e), format!("cannot list {}", root.display())).with_source(e);
     // A first start that was killed before its manifest leaves `.kvtier` alone behind, or with it empty shards.
-    for entry in fs::read_dir(root).map_err(fail)?.flatten() {
+    for entry in fs::read_dir(root).map_err(|e| cannot_list(root, e))?.flatten() {
         let name = entry.file_name();
         // Another process may be making the directory at this moment: then the manifest comes before all else.
         let ours = name == ".kvtier" || name == "lost+found" || is_scratch(&name);
-        if !ours && !path.exists() {
+        if !ours && !path.exists() && !evidence::is_ours(root).map_err(|e| cannot_list(root, e))? {
             let what = format!(
                 "{} is not empty and not a kvtier directory (it holds {name:?}); choose an empty directory",
                 root.display()
@@ -135,14 +201,23 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes the manifest where there is none, else checks that it says what this build understands. The door is locked.
-pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<(), Error> {
+/// Checks that the manifest says what this build understands, and writes one where there is none. A damaged one is put away and rebuilt: the
+/// chunks tell the layout, the configuration the rest, and what the chunks look like is noted again with the next saves. The door is
+/// locked. Answers what was damaged.
+pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<Option<String>, Error> {
     let path = own.join("manifest");
-    if fs::exists(&path).unwrap_or(true) {
-        return refuse_layout(root, Manifest::read(root)?.layout, layout);
-    }
     let fail = |e: io::Error| Error::new(kind_of(&e), format!("cannot write {}", path.display())).with_source(e);
-    Manifest { layout, ..Manifest::default() }.write(own).map_err(fail)
+    let said = match Manifest::find(root)? {
+        Found::Whole(manifest) => return refuse_layout(root, manifest.layout, layout).map(|()| None),
+        Found::Nothing => None,
+        Found::Damaged(why) => {
+            let there = evidence::layout_of(root, layout).map_err(|e| cannot_list(root, e))?;
+            refuse_layout(root, there.unwrap_or(layout), layout)?;
+            Some(bookkeeping::put_away_because(own, &path, &why).map_err(fail)? + ", and a new one was made")
+        }
+    };
+    Manifest { layout, ..Manifest::default() }.write(own).map_err(fail)?;
+    Ok(said)
 }
 
 /// Refuses a directory whose layout is another than the one it is to be opened with.
@@ -154,42 +229,52 @@ pub fn refuse_layout(root: &Path, there: Layout, layout: Layout) -> Result<(), E
     Err(Error::new(ErrorKind::Invalid, what))
 }
 
-fn read_small(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(BYTES_MAX).read_to_string(&mut text)?;
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const OURS: &str = "kvtier directory\nformat: 1\nlayout: kvtier\n";
 
+    fn whole(text: &str) -> Option<Manifest> {
+        match Manifest::parse(text.as_bytes()) {
+            Ok(Found::Whole(manifest)) => Some(manifest),
+            _ => None,
+        }
+    }
+
     #[test]
-    fn a_namespace_line_of_the_first_builds_is_read() {
-        let old = Manifest::parse(&format!("{OURS}namespace t: 0a 0=8192 whole\n"));
-        let new = Manifest::parse(&format!("{OURS}namespace t 0a: 0=8192 whole\n"));
+    fn lines_of_the_first_builds_are_read() {
+        let old = whole(&format!("{OURS}open host.7.1.0: 9\nnamespace t: 0a 0=8192 whole\n"));
+        let new = whole(&with_crc(format!("{HEAD}layout: kvtier\nnamespace t 0a: 0=8192 whole\n")));
         assert!(old.is_some() && old == new, "{old:?} {new:?}");
     }
 
     #[test]
-    fn a_manifest_comes_back_and_what_is_not_understood_is_refused() {
+    fn a_manifest_comes_back_and_a_change_of_any_bit_is_damage() {
         for (capacity_bytes, layout) in [None, Some(1), Some(u64::MAX)].into_iter().cycle().zip(Layout::ALL) {
             let agreed = [(format!("chunk {}", escape("a b:\n%")), "any whole".to_owned())].into();
-            let open = [("host.7.1.0".to_owned(), 9)].into();
-            let manifest = Manifest { layout, capacity_bytes, open, agreed };
-            assert_eq!(Manifest::parse(&manifest.text()), Some(manifest));
+            let manifest = Manifest { layout, capacity_bytes, agreed };
+            let bytes = manifest.text().into_bytes();
+            assert_eq!(Manifest::parse(&bytes), Ok(Found::Whole(manifest)));
+            for (at, bit) in (0..bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+                let mut flipped = bytes.clone();
+                flipped[at] ^= 1 << bit;
+                assert!(matches!(Manifest::parse(&flipped), Ok(Found::Damaged(_))), "bit {bit} of byte {at}");
+            }
+            for cut in 0..bytes.len() {
+                assert!(matches!(Manifest::parse(&bytes[..cut]), Ok(Found::Damaged(_))), "cut at {cut}");
+            }
         }
-        for bad in [
-            "",
-            "kvtier",
-            &HEAD[..20],
-            &format!("{OURS}colour: red\n"),
-            &format!("{OURS}capacity: lots\n"),
-            &OURS.replace("kvtier\n", "x\n"),
-        ] {
-            assert_eq!(Manifest::parse(bad), None, "{bad}");
+    }
+
+    #[test]
+    fn what_is_whole_and_not_understood_is_of_another_build() {
+        let text = |body: &str| with_crc(body.to_owned()).into_bytes();
+        assert_eq!(Manifest::parse(&text("kvtier directory\nformat: 3\nanything\n")), Err("3".to_owned()));
+        assert_eq!(Manifest::parse(&text(&format!("{HEAD}layout: kvtier\ncolour: red\n"))), Err("2".to_owned()));
+        for other in ["", "kvtier", "\n", "a thesis\n", OURS.trim_end_matches("kvtier\n")] {
+            assert!(matches!(Manifest::parse(other.as_bytes()), Ok(Found::Damaged(_))), "{other}");
         }
+        assert!(matches!(Manifest::parse(&text("another file\n")), Ok(Found::Damaged(_))));
     }
 }

@@ -1,6 +1,8 @@
 //! A tier's directory on disk: its manifest, its 256 shards, this process's own corner for unfinished files, and the quarantine.
 
+pub mod bookkeeping;
 mod corner;
+mod evidence;
 mod files;
 pub mod manifest;
 mod medium;
@@ -8,7 +10,7 @@ mod neighbours;
 pub mod quarantine;
 mod scratch;
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind as Io};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -18,12 +20,14 @@ use std::time::{Duration, Instant};
 
 use kvtier_core::{Error, ErrorKind};
 
+pub use bookkeeping::open_rw;
 pub use corner::{Buried, Corner, living};
 pub use files::{Draft, FileId, is_full, is_head_of_hash};
 pub use manifest::Manifest;
 pub use medium::{is_local, is_read_only, sizes};
 pub use scratch::Scratch;
 
+use self::manifest::Found;
 use crate::layout::{Foreign, Layout};
 use crate::name;
 
@@ -32,6 +36,8 @@ pub const DOOR_WAIT_MAX: Duration = Duration::from_secs(3);
 /// How long who opens the directory waits, which else is refused: several may come at once, each of which makes files and directories on a
 /// medium that may be busy. Only who is frozen keeps the door longer.
 pub const ENTRY_WAIT_MAX: Duration = Duration::from_secs(15);
+/// The most reports of damage that are kept for the status.
+const DAMAGE_MAX: usize = 16;
 /// The pauses between two tries to lock: each is twice as long as the one before.
 const LOCK_PAUSE_MIN: Duration = Duration::from_micros(20);
 const LOCK_PAUSE_MAX: Duration = Duration::from_millis(3);
@@ -53,6 +59,8 @@ pub struct Home {
     pub buried: Buried,
     /// What a foreign layout needs; `None` for ours.
     foreign: Option<Arc<Foreign>>,
+    /// What was found damaged here and repaired, for the status.
+    damage: Mutex<Vec<String>>,
 }
 
 impl Home {
@@ -63,7 +71,7 @@ impl Home {
             move |e: io::Error| Error::new(kind_of(&e), what).with_source(e)
         };
         let own = root.join(".kvtier");
-        fs::create_dir_all(root).map_err(at("create", root))?;
+        bookkeeping::make_root(root).map_err(at("create", root))?;
         let layout = foreign.as_ref().map_or(Layout::Kvtier, |foreign| foreign.layout);
         if is_read_only(root) {
             return Self::open_read_only(root, layout, foreign);
@@ -72,23 +80,23 @@ impl Home {
             manifest::refuse_foreign(root, &own)?;
         }
         scratch::sweep(root);
-        make_own(&own).map_err(at("create", &own))?;
+        fs::create_dir(&own).or_else(exists_is_fine).map_err(at("create", &own))?;
+        let mut damage = bookkeeping::repair(&own).map_err(at("create", &own))?;
         // One process at a time registers or clears, so that nobody takes a corner being made for an abandoned one.
         let door = lock_door_within(&own, ENTRY_WAIT_MAX).map_err(at("lock", &own.join("door")))?;
-        manifest::agree(root, &own, layout)?;
-        let said = Mutex::new(Manifest::read(root)?);
-        let shards = if layout.is_foreign() { None } else { Some(0..=255) };
-        for shard in shards.into_iter().flatten() {
-            let shard = name::shard(root, shard);
-            fs::create_dir(&shard).or_else(exists_is_fine).map_err(at("create", &shard))?;
+        damage.extend(manifest::agree(root, &own, layout)?);
+        let said = Manifest::read(root, layout)?;
+        if !layout.is_foreign() {
+            damage.extend(make_shards(root, &own).map_err(at("create the 256 directories of", root))?);
         }
         let buried = corner::bury_dead(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?;
         let corner = Corner::settle(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
         let dir = File::open(root).map_err(at("open", root))?;
         drop(door);
-        let (read_only, corner) = (AtomicBool::new(false), RwLock::new(Some(Arc::new(corner))));
-        let (root, foreign) = (root.to_owned(), foreign.map(Arc::new));
-        Ok(Home { root, dir: dir.into(), corner, read_only, said, cap: OnceLock::new(), buried, foreign })
+        let home = Home::new(root, dir.into(), said, foreign);
+        *home.corner.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(corner));
+        damage.into_iter().for_each(|found| home.note_damage(found));
+        Ok(Home { buried, ..home })
     }
 
     /// Opens a directory that can only be read: nothing is made, nobody registers.
@@ -98,21 +106,41 @@ impl Home {
         let said = if layout.is_foreign() && !root.join(".kvtier/manifest").exists() {
             Manifest { layout, ..Manifest::default() }
         } else {
-            Manifest::read(root)?
+            Manifest::read(root, layout)?
         };
         manifest::refuse_layout(root, said.layout, layout)?;
         let dir = File::open(root).map_err(failed)?;
         tracing::warn!("{} is mounted read-only: chunks are loaded from it and none are saved", root.display());
-        Ok(Home {
+        let home = Home::new(root, dir.into(), said, foreign);
+        Ok(Home { read_only: AtomicBool::new(true), ..home })
+    }
+
+    fn new(root: &Path, dir: OwnedFd, said: Manifest, foreign: Option<Foreign>) -> Self {
+        Home {
             root: root.to_owned(),
-            dir: dir.into(),
+            dir,
             corner: RwLock::new(None),
-            read_only: AtomicBool::new(true),
+            read_only: AtomicBool::new(false),
             said: Mutex::new(said),
             cap: OnceLock::new(),
             buried: Buried::default(),
             foreign: foreign.map(Arc::new),
-        })
+            damage: Mutex::default(),
+        }
+    }
+
+    /// Notes for log and status that something was damaged, and what was done about it.
+    pub fn note_damage(&self, found: String) {
+        tracing::warn!("{found}");
+        let mut damage = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
+        if damage.len() < DAMAGE_MAX {
+            damage.push(found);
+        }
+    }
+
+    /// What was found damaged since the directory was opened.
+    pub fn damage(&self) -> Vec<String> {
+        self.damage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether the directory can only be read, as of the last look.
@@ -202,14 +230,28 @@ impl Home {
             return edit(&mut manifest).map(|()| manifest);
         }
         let _door = lock_door_within(&own, most).map_err(fail)?;
-        let mut manifest = Manifest::read(&self.root)?;
+        let (mut manifest, is_written) = self.manifest_or_said(&own)?;
         let before = manifest.clone();
         edit(&mut manifest)?;
-        if manifest != before {
+        if manifest != before || !is_written {
             manifest.write(&own).map_err(fail)?;
         }
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = manifest.clone();
         Ok(manifest)
+    }
+
+    /// What the manifest says and `true`; where it was lost or damaged since, what it said last and `false`. The door is locked.
+    fn manifest_or_said(&self, own: &Path) -> Result<(Manifest, bool), Error> {
+        let why = match Manifest::find(&self.root)? {
+            Found::Whole(manifest) => return Ok((manifest, true)),
+            Found::Nothing => "was deleted".to_owned(),
+            Found::Damaged(why) => why,
+        };
+        let path = own.join("manifest");
+        // Where it cannot be put away, the one that is written in its place may still replace it.
+        let put_away = bookkeeping::put_away_because(own, &path, &why);
+        self.note_damage(put_away.unwrap_or_else(|_| format!("{} {why}; it is written again", path.display())));
+        Ok((self.said.lock().unwrap_or_else(PoisonError::into_inner).clone(), false))
     }
 
     /// This process's corner.
@@ -235,7 +277,8 @@ impl Home {
         if manifest && has_corner {
             return Ok(false);
         }
-        make_own(&own)?;
+        fs::create_dir(&own).or_else(exists_is_fine)?;
+        bookkeeping::repair(&own)?.into_iter().for_each(|found| self.note_damage(found));
         let _door = lock_door(&own)?;
         // Another process may have been faster.
         if !own.join("manifest").exists() {
@@ -244,9 +287,7 @@ impl Home {
         if !has_corner {
             let anew = Corner::settle(&own.join("tmp"))?;
             if let Some(cap) = self.cap.get() {
-                let mut manifest = Manifest::read(&self.root).map_err(io::Error::other)?;
-                neighbours::say_cap(&mut manifest, &anew, *cap);
-                manifest.write(&own)?;
+                anew.note_cap(*cap)?;
             }
             *corner = Some(Arc::new(anew));
         }
@@ -254,11 +295,18 @@ impl Home {
     }
 }
 
-/// Makes the directory's own directories.
-fn make_own(own: &Path) -> io::Result<()> {
-    ["", "tmp", "quarantine", "journal"]
-        .iter()
-        .try_for_each(|dir| fs::create_dir(own.join(dir)).or_else(exists_is_fine))
+/// Makes the directories of the layout's chunks, and brings the names of new ones to the device. Answers what was in their place.
+fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
+    let (mut damage, mut is_new) = (Vec::new(), false);
+    for shard in 0..=255 {
+        let shard = name::shard(root, shard);
+        is_new |= !shard.is_dir();
+        damage.extend(bookkeeping::make_dir(own, &shard)?);
+    }
+    if is_new {
+        bookkeeping::sync_dir(root)?;
+    }
+    Ok(damage)
 }
 
 /// A corner for somebody who opens no tier.
@@ -330,11 +378,6 @@ fn lock_by(
 
 fn exists_is_fine(e: io::Error) -> io::Result<()> {
     if e.kind() == Io::AlreadyExists { Ok(()) } else { Err(e) }
-}
-
-/// Opens a file for reading and writing, made if it is not there.
-pub fn open_rw(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
 #[cfg(test)]

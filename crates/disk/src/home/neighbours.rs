@@ -6,8 +6,9 @@ use std::path::Path;
 
 use kvtier_core::{Error, ErrorKind};
 
-use super::manifest::{Manifest, escape};
-use super::{Corner, ENTRY_WAIT_MAX, Home, kind_of, living};
+use super::corner::noted_cap;
+use super::manifest::Manifest;
+use super::{ENTRY_WAIT_MAX, Home, kind_of, living};
 
 impl Home {
     /// Says to those who have the directory open, and to those who come, with which cap this process does. `Invalid` when theirs is
@@ -25,14 +26,11 @@ impl Home {
                 let what = format!("cannot read {}; check its permissions", tmp.display());
                 Error::new(kind_of(&e), what).with_source(e)
             })?;
-            let living: Vec<String> = living.iter().map(|name| escape(name)).collect();
-            manifest.open.retain(|name, _| living.contains(name));
-            match cap_of_others(manifest).filter(|theirs| *theirs != capacity_bytes && !shrink) {
+            let others = living.iter().filter(|name| *name != corner.name());
+            let caps: Vec<u64> = others.filter_map(|name| noted_cap(&tmp, name)).collect();
+            match cap_of_others(manifest, &caps).filter(|theirs| *theirs != capacity_bytes && !shrink) {
                 Some(theirs) => Err(another_cap(self.root(), theirs, capacity_bytes)),
-                None => {
-                    say_cap(manifest, &corner, capacity_bytes);
-                    Ok(())
-                }
+                None => corner.note_cap(capacity_bytes).map_err(failed),
             }
         })
         .map(drop)
@@ -52,15 +50,9 @@ impl Home {
     }
 }
 
-/// Notes that the process of this corner has the directory open.
-pub fn say_cap(manifest: &mut Manifest, corner: &Corner, capacity_bytes: u64) {
-    manifest.open.insert(escape(corner.name()), capacity_bytes);
-}
-
 /// The cap of those who have the directory open: the noted one is the last that they agreed on, unless a dead process noted it.
-fn cap_of_others(manifest: &Manifest) -> Option<u64> {
-    let caps = || manifest.open.values().copied();
-    manifest.capacity_bytes.filter(|noted| caps().any(|cap| cap == *noted)).or(caps().min())
+fn cap_of_others(manifest: &Manifest, caps: &[u64]) -> Option<u64> {
+    manifest.capacity_bytes.filter(|noted| caps.contains(noted)).or(caps.iter().min().copied())
 }
 
 fn another_cap(root: &Path, theirs: u64, ours: u64) -> Error {

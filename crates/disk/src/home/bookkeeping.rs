@@ -1,0 +1,212 @@
+//! The files below `.kvtier`: how they are opened and replaced, and what happens to something else that has their name.
+//!
+//! A name can come to mean a pipe, a link or a directory. Nothing here follows a link or waits for the other end of a pipe, and only a
+//! regular file is used. When a directory is opened, [`repair`] renames whatever is in the way to `<name>.damaged`, for an operator to
+//! look at: bookkeeping that is damaged costs what it kept, never the directory.
+//!
+//! # What is synced
+//!
+//! After a crash of the machine a file that was replaced by a rename can be empty: the new name may reach the device before the bytes.
+//! Therefore a file whose loss costs more than the order of use is synced before the rename, and its directory after it.
+//!
+//! | rename | synced | why |
+//! |---|---|---|
+//! | `manifest.new` to `manifest` | yes | it keeps the layout, the cap and the geometry that all agreed on |
+//! | `snapshot.new` to `snapshot` | no | it keeps the order of use only, and a torn one is read as far as it goes |
+//! | an unfinished file to a chunk's name, and the file beside it | as `durability` says | each load proves the bytes |
+//! | a victim's file to an unfinished one | no | under its old name it fails its checks, because its footer is of another chunk |
+//! | a damaged chunk into quarantine | no | under its old name it fails its checks again |
+//! | `<name>` to `<name>.damaged` | no | the next start finds the same damage again |
+//!
+//! All other files are written in place or appended to: journals, change log and `tenants` are read as far as they are whole, and the next
+//! start counts a ledger anew.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind as Io, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::exists_is_fine;
+
+/// The files that have a fixed name, and the drafts that become one of them.
+const FILES: [&str; 8] =
+    ["door", "manifest", "manifest.new", "ledger", "evictor", "snapshot", "snapshot.new", "tenants"];
+/// The directories.
+const DIRS: [&str; 3] = ["tmp", "quarantine", "journal"];
+/// The names `<name>.damaged`, `<name>.damaged.1` and so on that are tried.
+const DAMAGED_MAX: u32 = 16;
+
+/// Opens a file of ours. Fails at anything but a regular file, without waiting and without following a link.
+pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = options.custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK).mode(0o600).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(Io::InvalidData, format!("{} is no regular file", path.display())))
+}
+
+/// Opens a file of ours for reading.
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    open(path, OpenOptions::new().read(true))
+}
+
+/// Opens a file of ours for reading and writing, made if it is not there.
+pub fn open_rw(path: &Path) -> io::Result<File> {
+    open(path, OpenOptions::new().read(true).write(true).create(true).truncate(false))
+}
+
+/// Makes a file of ours, empty, or empties the one that is there.
+pub fn create(path: &Path) -> io::Result<File> {
+    open(path, OpenOptions::new().write(true).create(true).truncate(true))
+}
+
+/// Reads a file of ours, at most `bytes_max` of it.
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_to_read(path)?.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether the error says that something else has the name of a file of ours.
+pub fn is_no_file(e: &io::Error) -> bool {
+    // A pipe that nobody reads, or a device without a driver; a link.
+    let is_other = matches!(e.raw_os_error(), Some(nix::libc::ENXIO | nix::libc::ELOOP));
+    is_other || matches!(e.kind(), Io::InvalidData | Io::IsADirectory)
+}
+
+/// Replaces a file of ours in one step. After a crash of the machine it holds the old bytes or the new ones.
+pub fn replace_synced(own: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let draft = own.join(format!("{name}.new"));
+    let mut file = create(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&draft, own.join(name))?;
+    sync_dir(own)
+}
+
+/// Brings a directory's names to the device, where its file system can.
+pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    match File::open(dir)?.sync_all() {
+        Err(e) if matches!(e.kind(), Io::InvalidInput | Io::Unsupported) => Ok(()),
+        other => other,
+    }
+}
+
+/// Makes the directory `root` and those above it, and brings the names of the new ones to the device.
+pub fn make_root(root: &Path) -> io::Result<()> {
+    let new: Vec<&Path> = root.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists()).collect();
+    fs::create_dir_all(root)?;
+    new.into_iter()
+        .filter_map(Path::parent)
+        .try_for_each(|above| sync_dir(if above.as_os_str().is_empty() { Path::new(".") } else { above }))
+}
+
+/// Renames what is at `path` to `<name>.damaged` below `.kvtier`, in the place of an earlier one of its kind. Answers that name.
+pub fn put_away(own: &Path, path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut last = None;
+    for n in 0..DAMAGED_MAX {
+        let number = if n == 0 { String::new() } else { format!(".{n}") };
+        let to = own.join(format!("{name}.damaged{number}"));
+        match fs::rename(path, &to) {
+            Ok(()) => return Ok(to),
+            // Something of another kind has that name.
+            Err(e) if matches!(e.kind(), Io::IsADirectory | Io::NotADirectory | Io::DirectoryNotEmpty) => {
+                last = Some(e)
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last.unwrap_or_else(|| Io::AlreadyExists.into()))
+}
+
+/// Renames `path` away and says so in one sentence.
+pub fn put_away_because(own: &Path, path: &Path, why: &str) -> io::Result<String> {
+    let to = put_away(own, path)?;
+    Ok(format!("{} {why}; it is now {}", path.display(), to.display()))
+}
+
+/// Makes the directories below `.kvtier` that are missing, and renames whatever is in the place of a file or directory of ours. Answers a
+/// sentence for each.
+pub fn repair(own: &Path) -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(own)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        if is_file_name(&name) && !kind.is_file() {
+            found.push(put_away_because(own, &entry.path(), "was no regular file")?);
+        }
+    }
+    for dir in DIRS {
+        found.extend(make_dir(own, &own.join(dir))?);
+    }
+    for entry in fs::read_dir(own.join("journal"))? {
+        let entry = entry?;
+        if !entry.file_type()?.is_file() {
+            found.push(put_away_because(own, &entry.path(), "was no journal but something else")?);
+        }
+    }
+    Ok(found)
+}
+
+fn is_file_name(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| FILES.contains(&name) || name.starts_with("changes."))
+}
+
+/// Makes a directory unless it exists. Answers a sentence where something else had its name.
+pub fn make_dir(own: &Path, dir: &Path) -> io::Result<Option<String>> {
+    match fs::create_dir(dir) {
+        Err(e) if e.kind() == Io::AlreadyExists => {}
+        other => return other.map(|()| None),
+    }
+    if dir.is_dir() && !(dir.is_symlink() && dir.starts_with(own)) {
+        return Ok(None);
+    }
+    let said = put_away_because(own, dir, "was no directory")?;
+    fs::create_dir(dir).or_else(exists_is_fine)?;
+    Ok(Some(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn only_a_regular_file_is_opened_and_nothing_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("elsewhere"), "secret").unwrap();
+        symlink(at("elsewhere"), at("link")).unwrap();
+        symlink(at("loop"), at("loop")).unwrap();
+        fs::create_dir(at("dir")).unwrap();
+        nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        for name in ["link", "loop", "dir", "pipe"] {
+            let ways = [open_to_read(&at(name)), open_rw(&at(name)), create(&at(name))];
+            for way in ways {
+                assert!(is_no_file(&way.unwrap_err()), "{name}");
+            }
+            assert!(is_no_file(&open(&at(name), OpenOptions::new().append(true)).unwrap_err()), "{name}");
+        }
+        assert_eq!(fs::read(at("elsewhere")).unwrap(), b"secret");
+        drop(open_rw(&at("file")).unwrap());
+        assert_eq!(fs::metadata(at("file")).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_kept_and_not_twice_over() {
+        let own = tempfile::tempdir().unwrap();
+        let path = own.path().join("ledger");
+        for round in 0..3 {
+            fs::write(&path, format!("{round}")).unwrap();
+            assert!(put_away(own.path(), &path).unwrap().ends_with("ledger.damaged"));
+        }
+        fs::create_dir_all(path.join("not empty")).unwrap();
+        assert!(put_away(own.path(), &path).unwrap().ends_with("ledger.damaged.1"));
+        fs::create_dir_all(path.join("not empty")).unwrap();
+        assert!(put_away(own.path(), &path).unwrap().ends_with("ledger.damaged.2"));
+        assert_eq!(fs::read(own.path().join("ledger.damaged")).unwrap(), b"2");
+    }
+}

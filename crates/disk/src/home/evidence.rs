@@ -1,0 +1,96 @@
+//! What the chunks of a directory say of it where the manifest cannot.
+
+use std::fs;
+use std::io::{self, ErrorKind as Io};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::scratch::is_scratch;
+use super::{bookkeeping, is_head_of_hash};
+use crate::layout::Layout;
+use crate::name::{self, PAGE};
+use crate::{footer, kind_of};
+
+/// The most files whose footers are read: one that is whole is enough.
+const LOOKS_MAX: usize = 64;
+
+/// The layout that the files in a directory have; `None` where nothing there shows one. Where names fit several layouts of other programs,
+/// the `wanted` one is chosen.
+pub fn layout_of(root: &Path, wanted: Layout) -> io::Result<Option<Layout>> {
+    if has_chunk(root)? {
+        return Ok(Some(Layout::Kvtier));
+    }
+    let mut found = None;
+    for layout in std::iter::once(wanted).chain(Layout::ALL).filter(|layout| layout.is_foreign()) {
+        if found.is_none() && has_name_of(root, "", layout)? {
+            found = Some(layout);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether all that lies in a directory without a manifest can be ours: `.kvtier` and shards, of which one has a chunk with a whole footer.
+pub fn is_ours(root: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_shard = name.to_str().is_some_and(is_shard) && entry.path().is_dir();
+        if !is_shard && name != ".kvtier" && name != "lost+found" && !is_scratch(&name) {
+            return Ok(false);
+        }
+    }
+    has_chunk(root)
+}
+
+fn is_shard(name: &str) -> bool {
+    name.len() == 2 && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether a file in the shards is a chunk by its name and its footer.
+fn has_chunk(root: &Path) -> io::Result<bool> {
+    let mut looks = 0;
+    for shard in 0..=255 {
+        let entries = match fs::read_dir(name::shard(root, shard)) {
+            Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => continue,
+            other => other?,
+        };
+        for entry in entries.flatten() {
+            let named = entry.file_name().to_str().and_then(name::parse);
+            let Some((digest, len)) = named.filter(|(digest, _)| digest.as_bytes()[0] == shard) else { continue };
+            let mut page = [0; PAGE as usize];
+            let read = bookkeeping::open_to_read(&entry.path())
+                .and_then(|file| file.read_exact_at(&mut page, name::file_len(len) - PAGE));
+            if read.is_ok() && footer::decode(&page).is_ok_and(|(facts, _)| facts.key == digest) {
+                return Ok(true);
+            }
+            looks += 1;
+            if looks == LOOKS_MAX {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a file has a name that the layout gives a key.
+fn has_name_of(root: &Path, dir: &str, layout: Layout) -> io::Result<bool> {
+    let depth = layout.depth() - dir.split('/').filter(|part| !part.is_empty()).count();
+    let entries = match fs::read_dir(root.join(dir)) {
+        Err(e) if !dir.is_empty() && kind_of(&e) != kvtier_core::ErrorKind::Denied => return Ok(false),
+        other => other?,
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
+        let fits = if depth > 0 {
+            is_head_of_hash(name) && has_name_of(root, &path, layout)?
+        } else {
+            layout.key_of(&path).is_some()
+        };
+        if fits {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

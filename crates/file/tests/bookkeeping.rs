@@ -1,0 +1,178 @@
+//! Damage of each kind to what a directory keeps below `.kvtier`: it costs what was kept there, is reported, and keeps no directory shut.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use kvtier_core::{ErrorKind, Observe, Saved, Tier};
+use kvtier_file::inspect::Directory;
+use kvtier_file::{FileConfig, FileTier, Layout};
+use kvtier_testkit::conformance::Fixture;
+
+use common::*;
+
+/// What happens to a file.
+type Damage = (&'static str, fn(&Path));
+
+/// To the bytes of a file.
+const TO_BYTES: [Damage; 6] = [
+    ("a flipped bit", |path| edit(path, |bytes| *bytes.last_mut().unwrap() ^= 4)),
+    ("empty", |path| edit(path, Vec::clear)),
+    ("cut", |path| edit(path, |bytes| bytes.truncate(bytes.len() / 2))),
+    ("zeros", |path| edit(path, |bytes| bytes.fill(0))),
+    ("no text", |path| edit(path, |bytes| bytes.fill(0xff))),
+    ("the bytes of another file", |path| fs::write(path, "years of work\n").unwrap()),
+];
+
+/// Something else in the place of a file.
+const IN_ITS_PLACE: [Damage; 5] = [
+    ("a pipe", |path| pipe(path)),
+    ("a directory", |path| fs::create_dir(path).unwrap()),
+    ("a directory that is not empty", |path| fs::create_dir_all(path.join("something")).unwrap()),
+    ("a link to itself", |path| symlink(path, path).unwrap()),
+    ("a link to a file", |path| symlink("/etc/hostname", path).unwrap()),
+];
+
+fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+fn pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+fn replace(path: &Path, make: fn(&Path)) {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    removed.unwrap();
+    make(path);
+}
+
+/// A directory with six chunks, which a tier used, and left in order.
+fn used() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 20);
+    f.store(&f.keys(0..6), LEN);
+    drop(f);
+    dir
+}
+
+/// Opens the directory, finds all six chunks, saves one more that another tier finds, and removes it.
+fn opens(dir: &Path, what: &str) -> Arc<FileTier> {
+    let tier = FileTier::open(config(dir, 20));
+    let tier = Arc::new(tier.unwrap_or_else(|e| panic!("{what}: {e}")));
+    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
+    assert!((0..6).all(|n| !absent(&f, n)), "{what}");
+    assert_eq!(f.save(&f.key(7), LEN), Saved::Stored, "{what}");
+    // Beside the first.
+    let other = open(dir, 20);
+    assert!((0..6).chain([7]).all(|n| !absent(&other, n)), "{what}");
+    assert_eq!(f.remove(&f.keys([7])).removed, 1, "{what}");
+    tier
+}
+
+fn says(tier: &FileTier, what: &str) -> bool {
+    tier.status().reasons.iter().any(|reason| reason.contains(what))
+}
+
+fn manifest(dir: &Path) -> PathBuf {
+    dir.join(".kvtier/manifest")
+}
+
+#[test]
+fn a_manifest_damaged_in_any_way_is_rebuilt() {
+    let pieces = TO_BYTES.iter().chain(&IN_ITS_PLACE);
+    for (what, damage) in pieces {
+        let dir = used();
+        let whole = fs::read(manifest(dir.path())).unwrap();
+        if IN_ITS_PLACE.iter().any(|(name, _)| name == what) {
+            replace(&manifest(dir.path()), *damage);
+        } else {
+            damage(&manifest(dir.path()));
+        }
+        // Looked at from outside first, without writing.
+        let outside = Directory::open(dir.path()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!((outside.layout(), outside.chunks().unwrap().len()), (Layout::Kvtier, 6), "{what}");
+        let tier = opens(dir.path(), what);
+        assert!(says(&tier, "manifest.damaged"), "{what}: {:?}", tier.status().reasons);
+        drop(tier);
+        assert_eq!(fs::read(manifest(dir.path())).unwrap(), whole, "{what}");
+        assert!(!says(&opens(dir.path(), what), "damaged"), "{what}: reported once");
+    }
+}
+
+#[test]
+fn a_manifest_that_is_gone_is_rebuilt_from_the_chunks_and_not_without_any() {
+    let dir = used();
+    fs::remove_file(manifest(dir.path())).unwrap();
+    drop(opens(dir.path(), "without a manifest"));
+    fs::remove_dir_all(dir.path().join(".kvtier")).unwrap();
+    assert_eq!(Directory::open(dir.path()).unwrap().chunks().unwrap().len(), 6);
+    drop(opens(dir.path(), "without `.kvtier`"));
+    // Beside anything else it stays somebody else's, and so do directories that only look like shards.
+    fs::remove_dir_all(dir.path().join(".kvtier")).unwrap();
+    fs::write(dir.path().join("thesis.tex"), "years of work").unwrap();
+    assert_eq!(FileTier::open(config(dir.path(), 20)).unwrap_err().kind(), ErrorKind::Invalid);
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("ab")).unwrap();
+    assert_eq!(FileTier::open(config(dir.path(), 20)).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_damaged_manifest_makes_no_directory_one_of_another_layout() {
+    let dir = used();
+    fs::write(manifest(dir.path()), "").unwrap();
+    let lmcache = |dir: &Path| FileConfig::new(dir, 1 << 30).with_layout(Layout::LmcacheMp);
+    let e = FileTier::open(lmcache(dir.path())).unwrap_err();
+    assert!(e.to_string().contains("say layout: kvtier"), "{e}");
+    let dir = tempfile::tempdir().unwrap();
+    drop(FileTier::open(lmcache(dir.path())).unwrap());
+    fs::write(dir.path().join("org-SEP-m@0x02010201@0@00010203.data"), "a chunk").unwrap();
+    fs::write(manifest(dir.path()), "").unwrap();
+    assert_eq!(Directory::open(dir.path()).unwrap().layout(), Layout::LmcacheMp);
+    let e = FileTier::open(config(dir.path(), 20)).unwrap_err();
+    assert!(e.to_string().contains("say layout: lmcache-mp"), "{e}");
+    drop(FileTier::open(lmcache(dir.path())).unwrap());
+}
+
+#[test]
+fn a_manifest_of_a_newer_build_is_refused_and_kept() {
+    let dir = used();
+    let newer = "kvtier directory\nformat: 3\nwhatever: it says\n";
+    let crc = kvtier_core::key::BlockSums::of(newer.as_bytes()).whole();
+    let newer = format!("{newer}crc: {crc:08x}\n");
+    fs::write(manifest(dir.path()), &newer).unwrap();
+    let e = FileTier::open(config(dir.path(), 20)).unwrap_err();
+    assert!(e.to_string().contains("a newer build"), "{e}");
+    assert_eq!(fs::read_to_string(manifest(dir.path())).unwrap(), newer);
+}
+
+#[test]
+fn a_manifest_that_did_not_change_is_not_written_again() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = used();
+    let inode = || fs::metadata(manifest(dir.path())).unwrap().ino();
+    let before = inode();
+    drop((open(dir.path(), 20), open(dir.path(), 20)));
+    assert_eq!(inode(), before);
+    drop(open(dir.path(), 30));
+    assert_ne!(inode(), before, "another cap");
+}
+
+#[test]
+fn a_manifest_that_is_damaged_under_an_open_tier_is_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let tier = Arc::new(FileTier::open(config(dir.path(), 20)).unwrap());
+    let whole = fs::read(manifest(dir.path())).unwrap();
+    fs::write(manifest(dir.path()), "").unwrap();
+    drop(open(dir.path(), 20));
+    assert_eq!(fs::read(manifest(dir.path())).unwrap(), whole);
+    drop(tier);
+}
