@@ -41,6 +41,14 @@ pub fn run() -> Result<(Count, Vec<String>)> {
     Ok((count, refused))
 }
 
+/// Which of these kinds this machine does not mount, with the reason.
+pub fn refused(kinds: &[&str]) -> Vec<String> {
+    let wanted = KINDS.into_iter().filter(|(kind, ..)| kinds.contains(kind));
+    wanted
+        .filter_map(|(kind, bytes, make)| Some(format!("{kind}: {:#}", Mount::new(kind, bytes, make).err()?)))
+        .collect()
+}
+
 impl Mount {
     fn new(kind: &str, bytes: u64, make: Option<&str>) -> Result<Self> {
         let base = root().join("target/filesystems");

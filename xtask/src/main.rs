@@ -13,6 +13,7 @@ mod arch;
 mod args;
 mod bench;
 mod ci;
+mod crashes;
 mod cufile;
 mod features;
 mod filesystems;

@@ -46,6 +46,7 @@ const STEPS: &[Step] = &[
     Step { name: "examples", run: steps::examples },
     Step { name: "fault-seeds", run: steps::fault_seeds },
     Step { name: "filesystems", run: steps::filesystems },
+    Step { name: "crashes", run: steps::crashes },
     Step { name: "real-servers", run: steps::real_servers },
     Step { name: "cufile", run: steps::cufile },
     Step { name: "python", run: steps::python },

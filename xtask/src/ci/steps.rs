@@ -9,10 +9,16 @@ use super::{Outcome, Run};
 use crate::servers::{Kind, Way};
 use crate::sh::Cmd;
 use crate::testing::Count;
-use crate::{alone, arch, cufile, features, filesystems, fuzz, servers, shuttle, testing, tidy, wheel, workspace};
+use crate::{
+    alone, arch, crashes as machine_crashes, cufile, features, filesystems, fuzz, servers, shuttle, testing, tidy,
+    wheel, workspace,
+};
 
 /// The seeds that each fault schedule runs for every change.
 const FAULT_SEEDS: &str = "1000";
+
+/// The crashes of file systems that every change goes through.
+const CRASHES: u32 = 12;
 
 /// The longest that one example may take.
 const EXAMPLE_LIMIT_S: u64 = 600;
@@ -132,6 +138,17 @@ pub fn filesystems(run: &mut Run) -> Result<Outcome> {
     }
     let Outcome::Noted(tests) = tested(run, count) else { return Ok(Outcome::Passed) };
     Ok(Outcome::Noted(if refused.is_empty() { tests } else { format!("{tests}; not on {}", refused.join("; ")) }))
+}
+
+/// The file tier on file systems that lose what was not synced, at random moments.
+pub fn crashes(run: &mut Run) -> Result<Outcome> {
+    match machine_crashes::run(CRASHES)? {
+        Ok(count) => {
+            run.tests += count;
+            Ok(Outcome::Noted(format!("{CRASHES} crashes")))
+        }
+        Err(why) => Ok(Outcome::Skipped(why)),
+    }
 }
 
 /// The S3 client against Ceph and Swift, where they are installed or can be.

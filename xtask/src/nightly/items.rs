@@ -7,13 +7,16 @@ use crate::ci::Outcome;
 use crate::sh::Cmd;
 use crate::testing::{self, Count};
 use crate::workspace::Package;
-use crate::{alone, bench, fuzz as fuzzing, servers, shuttle as interleavings};
+use crate::{alone, bench, crashes as machine_crashes, fuzz as fuzzing, servers, shuttle as interleavings};
 
 /// The CPU time on each core that one night may spend on one item.
 const LIMIT_S: u64 = 4 * 60 * 60;
 
 /// Crates whose code runs without a kernel below it, so that Miri can interpret their tests.
 const FOR_MIRI: &[&str] = &["key", "codec", "evict", "index"];
+
+/// The crashes of file systems in one night.
+const CRASHES: u32 = 1000;
 
 const FUZZ_S: u64 = 600;
 
@@ -25,6 +28,13 @@ pub fn long_tests(_: &[Package]) -> Result<Outcome> {
 pub fn fault_seeds(_: &[Package]) -> Result<Outcome> {
     let cmd = testing::workspace().args(["--lib", "--bins", "--tests", "fault_seeds"]);
     testing::run(&cmd.env("KVTIER_SEEDS", "10000").limit_s(LIMIT_S)).map(tested)
+}
+
+pub fn crashes(_: &[Package]) -> Result<Outcome> {
+    Ok(match machine_crashes::run(CRASHES)? {
+        Ok(_) => Outcome::Noted(format!("{CRASHES} crashes")),
+        Err(why) => Outcome::Skipped(why),
+    })
 }
 
 pub fn shuttle(packages: &[Package]) -> Result<Outcome> {

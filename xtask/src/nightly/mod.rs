@@ -26,6 +26,7 @@ struct Item {
 const ITEMS: &[Item] = &[
     Item { name: "long-tests", what: "all tests with KVTIER_NIGHTLY=1: soaks and long loops", run: items::long_tests },
     Item { name: "fault-seeds", what: "fault schedules over 10,000 seeds", run: items::fault_seeds },
+    Item { name: "crashes", what: "file systems that lose what was not synced, a thousand times", run: items::crashes },
     Item { name: "shuttle", what: "thread interleavings with KVTIER_NIGHTLY=1", run: items::shuttle },
     Item { name: "asan", what: "AddressSanitizer on the crates with unsafe, with a canary", run: asan::run },
     Item { name: "valgrind", what: "memcheck on the allocators and arenas of kvtier-mem", run: items::valgrind },
