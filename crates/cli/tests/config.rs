@@ -1,7 +1,8 @@
 //! `kvtier config`: what is in force, what is ignored and why, the tiers; no secret in any of it.
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Command, Output};
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -11,6 +12,15 @@ fn kvtier(args: &[&str], env: &[(&str, &str)]) -> Output {
         command.env_remove(name);
     }
     command.args(args).envs(env.iter().copied()).output().unwrap()
+}
+
+/// The same with a text on standard input.
+fn with_input(args: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+    let command = command.args(args).env_remove("LMCACHE_CONFIG_FILE").stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -176,6 +186,45 @@ fn what_would_not_open_is_refused_with_its_place_and_cause() {
         let said = text(&out.stderr);
         assert_eq!(out.status.code(), Some(2), "{body}: {said}");
         assert!(parts.iter().all(|part| said.contains(part)) && !said.contains("TOPSECRET"), "{body}: {said}");
+    }
+}
+
+#[test]
+fn a_dash_is_standard_input() {
+    for (input, form) in [
+        (r#"{"tiers":[{"type":"host","bytes":"1MiB"}]}"#, "form: kvtier's own"),
+        ("tiers:\n- {type: host, bytes: 1MiB}\n", "form: kvtier's own"),
+        (r#"[{"type":"fs","base_path":"/kv"}]"#, "form: LMCache's --l2-adapter"),
+        (BUCKET, "form: LMCache's"),
+    ] {
+        let out = with_input(&["config", "check", "-"], input);
+        let said = text(&out.stdout);
+        assert!(out.status.success() && said.lines().next() == Some(form), "{input}: {said}{}", text(&out.stderr));
+    }
+    let out = with_input(&["config", "check", "-"], r#"{"tiers":[{"type":"host","bytes":-1}]}"#);
+    let said = text(&out.stderr);
+    assert!(out.status.code() == Some(2) && said.contains("standard input"), "{said}");
+    let out = with_input(&["config", "explain", "-"], "chunk_size\n\nlocal_disk\n");
+    let said = text(&out.stdout);
+    assert!(said.contains("chunk_size, in ") && said.contains("local_disk, in "), "{said}");
+    let out = with_input(&["config", "explain", "-"], "chunk_sise\n");
+    assert!(out.status.code() == Some(2) && text(&out.stderr).contains("did you mean \"chunk_size\""));
+}
+
+#[test]
+fn the_cause_stands_before_the_next_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let none = dir.path().join("none.yaml").display().to_string();
+    for (args, env, next) in [
+        (&["config", "check", &none][..], None, "check the path"),
+        (&["config", "check"], Some(("LMCACHE_CONFIG_FILE", none.as_str())), "check the path, or LMCACHE_CONFIG_FILE"),
+        (&["replay", "--config", &none], None, "check the path"),
+    ] {
+        let out = kvtier(args, env.as_slice());
+        let said = text(&out.stderr);
+        let expected =
+            format!("cannot read the configuration {none}: No such file or directory (os error 2); {next}\n");
+        assert!(out.status.code() == Some(2) && said.ends_with(&expected), "{args:?}: {said}");
     }
 }
 

@@ -82,6 +82,15 @@ impl Error {
         self
     }
 
+    /// Adds the cause and what to do about it. A message then reads "what failed: cause; next step".
+    pub fn with_cause(
+        self,
+        cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+        next_step: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        self.with_source(Cause { cause: cause.into(), next_step: next_step.into() })
+    }
+
     /// What the caller can do next.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -146,5 +155,39 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref().map(|e| e as _)
+    }
+}
+
+/// A cause, and what to do about it.
+#[derive(Debug)]
+struct Cause {
+    cause: Box<dyn std::error::Error + Send + Sync>,
+    next_step: Cow<'static, str>,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.cause, self.next_step)
+    }
+}
+
+impl std::error::Error for Cause {
+    /// What caused the cause, which this displays itself.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_step_stands_behind_the_cause() {
+        let cause = Error::new(ErrorKind::Io, "outer").with_source(std::io::Error::other("inner"));
+        let error = Error::new(ErrorKind::Invalid, "cannot read it").with_cause(cause, "check the path");
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
+        let texts: Vec<_> = causes.map(ToString::to_string).collect();
+        assert_eq!(texts, ["cannot read it", "outer; check the path", "inner"]);
     }
 }

@@ -122,8 +122,10 @@ impl<M: Mover> Disk<M> {
 
 /// Takes what the directory lists and its journals tell into the index, and opens all that is kept there besides chunks.
 fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Books, Reader), Error> {
-    let what = format!("cannot read {}; check its permissions and free space", home.root().display());
-    let failed = move |e: std::io::Error| Error::new(crate::kind_of(&e), what.clone()).with_source(e);
+    let what = format!("cannot read {}", home.root().display());
+    let failed = move |e: std::io::Error| {
+        Error::new(crate::kind_of(&e), what.clone()).with_cause(e, "check its permissions and free space")
+    };
     let own = home.own();
     home.join(config.capacity_bytes, config.shrink)?;
     let is_local = home::is_local(home.root()).map_err(&failed)?;
@@ -245,11 +247,8 @@ fn measure_cap(config: &mut DiskConfig) -> Result<(), Error> {
 
 fn file_system_bytes(config: &DiskConfig) -> Result<u64, Error> {
     let sizes = home::sizes(&config.path).map_err(|e| {
-        let what = format!(
-            "cannot ask how large the file system of {} is; give the cap in bytes, and no free_min",
-            config.path.display()
-        );
-        Error::new(crate::kind_of(&e), what).with_source(e)
+        let what = format!("cannot ask how large the file system of {} is", config.path.display());
+        Error::new(crate::kind_of(&e), what).with_cause(e, "give the cap in bytes, and no free_min")
     })?;
     Ok(sizes.0)
 }

@@ -38,8 +38,8 @@ impl Medium {
     /// Tries everything in a directory of its own below `path`, and removes it again.
     pub fn probe(path: &Path) -> Result<Self, Error> {
         let failed = |e: io::Error| {
-            let what = format!("cannot probe {}; check the path and its permissions", path.display());
-            Error::new(kind_of(&e), what).with_source(e)
+            let what = format!("cannot probe {}", path.display());
+            Error::new(kind_of(&e), what).with_cause(e, "check the path and its permissions")
         };
         let scratch = Scratch::new(path, "probe").map_err(failed)?;
         Self::probe_in(scratch.path()).map_err(failed)

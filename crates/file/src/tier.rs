@@ -16,8 +16,8 @@ impl FileTier {
         let mut engine = EngineConfig::default();
         engine.kind = config.engine;
         let engine = Engine::new(engine).map_err(|e| {
-            Error::new(ErrorKind::Unsupported, "cannot start the I/O engine; try another engine or `auto`")
-                .with_source(e)
+            Error::new(ErrorKind::Unsupported, "cannot start the I/O engine")
+                .with_cause(e, "try another engine or `auto`")
         })?;
         Ok(FileTier(Disk::open(config.disk, EngineMover(engine))?))
     }

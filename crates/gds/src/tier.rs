@@ -25,8 +25,8 @@ impl GdsTier {
     pub fn open(config: GdsConfig) -> Result<Self, Error> {
         config.check()?;
         let engine = Engine::new(EngineConfig::default().with_kind(config.engine)).map_err(|e| {
-            Error::new(ErrorKind::Unsupported, "cannot start the I/O engine; try another engine or `auto`")
-                .with_source(e)
+            Error::new(ErrorKind::Unsupported, "cannot start the I/O engine")
+                .with_cause(e, "try another engine or `auto`")
         })?;
         let disk = config.disk.clone();
         let disk = Disk::open(disk, GdsMover::new(engine, config))?;

@@ -81,6 +81,6 @@ fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 }
 
 fn failed(what: &str, e: io::Error) -> Error {
-    let what = format!("cannot {what} an arena over a socket; see whether the process at the other end lives");
-    Error::new(ErrorKind::Io, what).with_source(e)
+    let error = Error::new(ErrorKind::Io, format!("cannot {what} an arena over a socket"));
+    error.with_cause(e, "see whether the process at the other end lives")
 }

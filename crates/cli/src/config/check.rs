@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use kvtier::config::lmcache::{Finding, Source};
@@ -11,8 +11,8 @@ use crate::json::json;
 /// `kvtier config check`.
 #[derive(clap::Args)]
 pub struct CheckArgs {
-    /// The file: ours (JSON, YAML or TOML with `tiers`), LMCache's YAML, or a list of `--l2-adapter` objects. Without it
-    /// `LMCACHE_CONFIG_FILE`, or the environment alone.
+    /// The file: ours (JSON, YAML or TOML with `tiers`), LMCache's YAML, or a list of `--l2-adapter` objects; - is standard input (JSON or
+    /// YAML). Without it `LMCACHE_CONFIG_FILE`, or the environment alone.
     file: Option<PathBuf>,
     /// A `--l2-adapter` object as LMCache's server takes it, instead of a file; several in their order.
     #[arg(long, value_name = "JSON", conflicts_with = "file")]
@@ -43,6 +43,7 @@ pub fn run(args: &CheckArgs) -> Result<bool> {
         reading.overrides.push((key.to_owned(), Value::Text(value.to_owned())));
     }
     let read = match (&args.file, args.l2_adapter.as_slice()) {
+        (Some(path), _) if path == Path::new("-") => reading.text(&super::standard_input()?, "standard input"),
         (Some(path), _) => reading.file(path),
         (None, []) => reading.environment(),
         (None, adapters) => reading.adapters(adapters),

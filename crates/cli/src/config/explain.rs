@@ -7,7 +7,7 @@ use crate::json::json;
 /// `kvtier config explain`.
 #[derive(clap::Args)]
 pub struct ExplainArgs {
-    /// The setting's name, also an older one, or its variable.
+    /// The setting's name, also an older one, or its variable; - reads names from standard input, one on each line.
     key: String,
     /// Print one JSON object a place where it stands.
     #[arg(long)]
@@ -16,15 +16,24 @@ pub struct ExplainArgs {
 
 /// Explains a setting wherever it stands.
 pub fn run(args: &ExplainArgs) -> Result<()> {
-    let found = keys::named(&args.key);
+    if args.key != "-" {
+        return explain(&args.key, args.json);
+    }
+    let names = super::standard_input()?;
+    let mut names = names.lines().map(str::trim).filter(|name| !name.is_empty());
+    names.try_for_each(|name| explain(name, args.json))
+}
+
+fn explain(name: &str, json: bool) -> Result<()> {
+    let found = keys::named(name);
     if found.is_empty() {
-        let hint = keys::nearest(&args.key)
+        let hint = keys::nearest(name)
             .map_or("; docs/CONFIG.md lists all".to_owned(), |name| format!("; did you mean {name:?}?"));
-        return Err(BadInput(format!("no setting is called {:?}{hint}", args.key)).into());
+        return Err(BadInput(format!("no setting is called {name:?}{hint}")).into());
     }
     for key in found {
-        let old = (key.name != args.key).then(|| keys::old_name(&args.key)).flatten().map(|_| args.key.as_str());
-        if args.json { as_json(key, old)? } else { print(key, old)? }
+        let old = (key.name != name).then(|| keys::old_name(name)).flatten().map(|_| name);
+        if json { as_json(key, old)? } else { print(key, old)? }
     }
     Ok(())
 }

@@ -3,7 +3,9 @@
 mod check;
 mod explain;
 
-use anyhow::Result;
+use std::io::Read;
+
+use anyhow::{Context, Result};
 
 /// What to do with a configuration.
 #[derive(clap::Subcommand)]
@@ -12,6 +14,13 @@ pub enum What {
     Check(check::CheckArgs),
     /// Explains a setting: where it stands, what it takes, its default, what it does here.
     Explain(explain::ExplainArgs),
+}
+
+/// All of standard input.
+fn standard_input() -> Result<String> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+    Ok(text)
 }
 
 /// Answers whether all is well.

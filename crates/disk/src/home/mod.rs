@@ -67,8 +67,10 @@ impl Home {
     /// Opens or creates the directory, clears what dead processes left unfinished, and registers this process.
     pub fn open(root: &Path, foreign: Option<Foreign>) -> Result<Self, Error> {
         let at = |what: &str, path: &Path| {
-            let what = format!("cannot {what} {}; check the path, its permissions and free space", path.display());
-            move |e: io::Error| Error::new(kind_of(&e), what).with_source(e)
+            let what = format!("cannot {what} {}", path.display());
+            move |e: io::Error| {
+                Error::new(kind_of(&e), what).with_cause(e, "check the path, its permissions and free space")
+            }
         };
         let own = root.join(".kvtier");
         bookkeeping::make_root(root).map_err(at("create", root))?;
@@ -221,8 +223,8 @@ impl Home {
     ) -> Result<Manifest, Error> {
         let own = self.own();
         let fail = |e: io::Error| {
-            let what = format!("cannot write {}; check its permissions and free space", own.display());
-            Error::new(kind_of(&e), what).with_source(e)
+            let what = format!("cannot write {}", own.display());
+            Error::new(kind_of(&e), what).with_cause(e, "check its permissions and free space")
         };
         if self.is_read_only() {
             // The same refusals; nobody writes it down.

@@ -23,8 +23,7 @@ impl Home {
         self.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
             // Whoever is gone is no neighbour.
             let living = living(&tmp).map_err(|e| {
-                let what = format!("cannot read {}; check its permissions", tmp.display());
-                Error::new(kind_of(&e), what).with_source(e)
+                Error::new(kind_of(&e), format!("cannot read {}", tmp.display())).with_cause(e, "check its permissions")
             })?;
             let others = living.iter().filter(|name| *name != corner.name());
             let caps: Vec<u64> = others.filter_map(|name| noted_cap(&tmp, name)).collect();

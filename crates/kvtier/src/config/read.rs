@@ -82,15 +82,20 @@ impl Reading {
     pub fn file(&self, path: &Path) -> Result<Read, Error> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|e| {
-            Error::new(ErrorKind::Invalid, format!("cannot read the configuration {name}; check the path"))
-                .with_source(e)
+            Error::new(ErrorKind::Invalid, format!("cannot read the configuration {name}"))
+                .with_cause(e, "check the path")
         })?;
-        let read = match looks(&text, &name) {
-            Form::Native => self.native(&text, &name),
-            Form::Adapters => self.adapters_of(&native::text(&text, &name)?, &name),
-            Form::Lmcache => return self.lmcache(Inputs::found(Some(path))?),
+        self.text(&text, &name)
+    }
+
+    /// Reads a text as [`file`](Self::file) does. `name` is what messages call it; TOML is expected where it ends in `.toml`.
+    pub fn text(&self, text: &str, name: &str) -> Result<Read, Error> {
+        let read = match looks(text, name) {
+            Form::Native => self.native(text, name),
+            Form::Adapters => self.adapters_of(&native::text(text, name)?, name),
+            Form::Lmcache => return self.lmcache(Inputs::from_environment().with_file(name, text)),
         }?;
-        read.checked(&name)
+        read.checked(name)
     }
 
     /// Reads what LMCache itself would find: `LMCACHE_CONFIG_FILE` and the environment.

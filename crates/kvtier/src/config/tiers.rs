@@ -178,10 +178,9 @@ impl Config {
     /// Reads a file as [`Config::from_text`] reads text.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|e| {
-            Error::new(ErrorKind::Invalid, format!("cannot read the configuration {name}; check the path"))
-                .with_source(e)
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            Error::new(ErrorKind::Invalid, format!("cannot read the configuration {name}"))
+                .with_cause(e, "check the path")
         })?;
         Config::from_text(&text, &name)
     }

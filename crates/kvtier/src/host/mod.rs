@@ -61,8 +61,8 @@ impl HostTier {
         let bytes = bytes.filter(|n| *n < isize::MAX as usize - SPARE_BYTES as usize);
         let bytes = bytes.ok_or_else(|| invalid("no machine has so much memory; make the host tier smaller"))?;
         let arena = Arena::new(ArenaConfig::huge(bytes)).map_err(|e| {
-            let what = "no memory for the host tier; make it smaller";
-            Error::new(ErrorKind::Full, what).with_tier(config.name.as_str().into()).with_source(e)
+            let error = Error::new(ErrorKind::Full, "no memory for the host tier");
+            error.with_tier(config.name.as_str().into()).with_source(e)
         })?;
         let mut caps = Caps::new(config.name.as_str(), u32::MAX, u64::MAX);
         caps.chunk_bytes_max = config.bytes;

@@ -128,11 +128,11 @@ pub(crate) fn populate(base: NonNull<u8>, len: usize) -> Result<(), Error> {
         return Ok(());
     }
     let e = io::Error::last_os_error();
-    let what = format!("cannot make {len} bytes of memory resident; ask for less, or do without prefault");
-    Err(Error::new(ErrorKind::Io, what).with_source(e))
+    let error = Error::new(ErrorKind::Io, format!("cannot make {len} bytes of memory resident"));
+    Err(error.with_cause(e, "ask for less, or do without prefault"))
 }
 
 fn no_memory(len: usize, e: io::Error) -> Error {
-    let what = format!("cannot map {len} bytes for an arena; make it smaller, or raise the limit of memory");
-    Error::new(ErrorKind::Io, what).with_source(e)
+    let error = Error::new(ErrorKind::Io, format!("cannot map {len} bytes for an arena"));
+    error.with_cause(e, "make it smaller, or raise the limit of memory")
 }

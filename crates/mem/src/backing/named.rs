@@ -120,6 +120,6 @@ pub(super) fn check(prefix: &str) -> Result<(), Error> {
 }
 
 pub(super) fn failed(name: &str, e: io::Error) -> Error {
-    let what = format!("cannot use shared memory {DIR}/{name}*; check that it is there, writable and large enough");
-    Error::new(ErrorKind::Io, what).with_source(e)
+    let error = Error::new(ErrorKind::Io, format!("cannot use shared memory {DIR}/{name}*"));
+    error.with_cause(e, "check that it is there, writable and large enough")
 }

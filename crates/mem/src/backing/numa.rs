@@ -29,6 +29,6 @@ pub(crate) fn bind(map: &Mapped, node: Option<u32>) -> Result<(), Error> {
         return Ok(());
     }
     let e = io::Error::last_os_error();
-    let what = format!("cannot bind memory to NUMA node {node}; see /sys/devices/system/node, or leave the node out");
-    Err(Error::new(ErrorKind::Unsupported, what).with_source(e))
+    let error = Error::new(ErrorKind::Unsupported, format!("cannot bind memory to NUMA node {node}"));
+    Err(error.with_cause(e, "see /sys/devices/system/node, or leave the node out"))
 }

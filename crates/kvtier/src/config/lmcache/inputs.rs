@@ -28,18 +28,23 @@ impl Inputs {
     pub fn found(path: Option<&Path>) -> Result<Self, Error> {
         let named = std::env::var_os("LMCACHE_CONFIG_FILE").filter(|name| !name.is_empty());
         let path = path.map(Path::to_path_buf).or_else(|| named.map(Into::into));
+        let inputs = Inputs::from_environment();
+        let Some(path) = path else { return Ok(inputs) };
+        let text = std::fs::read_to_string(&path).map_err(|e| {
+            let what = format!("cannot read the configuration {}", path.display());
+            Error::new(ErrorKind::Invalid, what).with_cause(e, "check the path, or LMCACHE_CONFIG_FILE")
+        })?;
+        Ok(inputs.with_file(path.display().to_string(), text))
+    }
+
+    /// The variables of this process alone.
+    pub fn from_environment() -> Self {
         let all =
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         let mut inputs = Inputs::new();
         inputs.variables =
             all.filter(|(name, _)| name.starts_with("LMCACHE_") || REGIONS.contains(&name.as_str())).collect();
-        let Some(path) = path else { return Ok(inputs) };
-        let text = std::fs::read_to_string(&path).map_err(|e| {
-            let what =
-                format!("cannot read the configuration {}; check the path, or LMCACHE_CONFIG_FILE", path.display());
-            Error::new(ErrorKind::Invalid, what).with_source(e)
-        })?;
-        Ok(inputs.with_file(path.display().to_string(), text))
+        inputs
     }
 
     /// With a YAML file: what to call it in messages, and its text.
