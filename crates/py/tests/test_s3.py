@@ -8,6 +8,7 @@ import time
 import unittest
 
 import kvtier
+import lengths
 import scripts
 import test_connector
 from bucket import KEYS, Server
@@ -104,19 +105,11 @@ class Faults(Case):
     def test_foreign_objects_of_a_wrong_length_are_misses(self):
         server = self.server()
         spec = server.spec(layout="lmcache-mp")
-        keys = [Key("m", bytes([n])) for n in range(3)]
-        with Store(tiers=[spec]) as store:
-            store.save(keys, [bytes([n + 1]) * 8192 for n in range(3)])
-        empty, cut = (next(name for name in server.keys() if f"@{n:02x}" in name) for n in range(2))
-        server.put(empty, b"")
-        server.put(cut, b"x" * 100)
-        store = Store(tiers=[spec])
-        self.addCleanup(store.close)
-        into = [bytearray(8192) for _ in range(3)]
-        self.assertEqual(store.load(keys, into), [None, None, 8192])
-        self.assertEqual(bytes(into[2]), b"\3" * 8192)
-        with self.assertRaisesRegex(errors.Invalid, "has 8192 bytes and its buffer 4096: pass buffers"):
-            store.load(keys, [bytearray(4096) for _ in range(3)])
+
+        def put(number, data):
+            server.put(next(name for name in server.keys() if f"@{number:02x}" in name), data)
+
+        lengths.check(self, spec, put)
 
     def test_a_bucket_that_never_answers_costs_a_batch_its_time_and_no_more(self):
         silent = socket.create_server(("127.0.0.1", 0))

@@ -12,6 +12,7 @@ import unittest
 import urllib.request
 
 import kvtier
+import lengths
 from kvtier import Key, Store, errors
 from test_connector import ENGINE
 
@@ -80,20 +81,8 @@ class Waiting(Case):
             memory.list()
 
     def test_objects_of_a_wrong_length_are_misses_and_only_buffers_that_are_short_are_errors(self):
-        tiers = [{"type": "file", "path": self.dir, "bytes": 64 * MIB, "free_min": 0, "layout": "lmcache-mp"}]
-        keys = [Key("m", bytes([n])) for n in range(3)]
-        with Store(tiers=tiers) as store:
-            store.save(keys, [bytes([n + 1]) * 8192 for n in range(3)])
-        empty, cut, _ = [next(pathlib.Path(self.dir).rglob(f"m*@{n:02x}*")) for n in range(3)]
-        self.foreign(empty, b"")
-        self.foreign(cut, b"x" * 100)
-        store = Store(tiers=tiers)
-        self.addCleanup(store.close)
-        into = [bytearray(8192) for _ in range(3)]
-        self.assertEqual(store.load(keys, into), [None, None, 8192])
-        self.assertEqual(bytes(into[2]), b"\3" * 8192)
-        with self.assertRaisesRegex(errors.Invalid, "has 8192 bytes and its buffer 4096: pass buffers"):
-            store.load(keys, [bytearray(4096) for _ in range(3)])
+        spec = {"type": "file", "path": self.dir, "bytes": 64 * MIB, "free_min": 0, "layout": "lmcache-mp"}
+        lengths.check(self, spec, lambda n, data: self.foreign(next(pathlib.Path(self.dir).rglob(f"m*@{n:02x}*")), data))
 
     def foreign(self, path, data):
         """Another program's file in the place of ours."""
