@@ -20,6 +20,8 @@ use support::kvtier_on;
 
 const LEN: usize = 30_000;
 const CHUNKS: u8 = 12;
+/// The chunk whose key is longer than the metadata of an object may be.
+const LONG: u8 = 200;
 
 fn all_said(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
@@ -35,6 +37,11 @@ fn tally<const N: usize>(server: &Server, words: &[&str], fields: [&str; N]) -> 
 fn key(n: u8) -> Key {
     let ns = Arc::new(Namespace::new("acme", Digest::of("layout", b"tests")));
     let salt = if n == 0 { "pepper" } else { "" };
+    if n == LONG {
+        // Of the in-process mode, with tags of its request.
+        let tags: String = (0..3).map(|tag| format!("@tag{tag}%{}", "v".repeat(800))).collect();
+        return Key::new(ns, KeyId::from_engine_text(&format!("org/model@1@0@ab@half{tags}")).unwrap());
+    }
     Key::new(ns, KeyId::Object(ObjectKey::new("org/model", KvRank(0), 0, ChunkHash::new(&[n; 32]), salt).unwrap()))
 }
 
@@ -88,6 +95,26 @@ fn filled(prefix: &str, layout: Layout) -> Server {
     drop(store);
     server.put_object(&format!("{prefix}/readme.txt"), b"not ours".to_vec());
     server
+}
+
+/// A directory with one chunk that a tier saved.
+fn directory_of(path: &str, n: u8) {
+    let tier = FileTier::open(FileConfig::new(path, 1 << 30)).unwrap();
+    let op = Save { key: key(n), from: vec![View::from_owner(bytes(n))] };
+    let done = tier.save(&Ctx::within(Duration::from_secs(600)), vec![op]).wait().remove(0);
+    assert!(matches!(done.result, Ok(Saved::Stored)), "{:?}", done.result);
+    tier.close().wait().unwrap();
+}
+
+/// Whether a tier finds a chunk in a directory.
+fn directory_has(path: &str, n: u8) -> bool {
+    let tier = FileTier::open(FileConfig::new(path, 1 << 30)).unwrap();
+    let arena = Arena::new(ArenaConfig::heap(4 << 20)).unwrap();
+    let op = Load { key: key(n), into: vec![arena.lease(LEN).unwrap()] };
+    let done = tier.load(&Ctx::within(Duration::from_secs(600)), vec![op]).wait().remove(0);
+    let is_hit = done.result.unwrap() == Loaded::Hit { len: LEN as u64 };
+    assert!(!is_hit || done.op.into[0].as_host().unwrap() == bytes(n), "wrong bytes");
+    is_hit
 }
 
 const COUNTS: [&str; 5] = ["copied", "present", "unverified", "unsupported", "damaged"];
@@ -202,6 +229,29 @@ fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
         "{}",
         all_said(&out)
     );
+}
+
+/// A footer has space for the key, the metadata of an object has not: from a bucket only its digest comes.
+#[test]
+fn a_key_of_more_than_two_kilobytes_goes_through_a_file_between_directories_and_buckets() {
+    assert!(key(LONG).canonical().len() > 2048);
+    let (server, dir) = (server(), tempfile::tempdir().unwrap());
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    Store::open(&server, "from", Layout::Kvtier).save(LONG);
+    directory_of(&path("from"), LONG);
+    for (number, (from, without_key)) in [("s3://bucket/from", 1), (path("from").as_str(), 0)].into_iter().enumerate() {
+        let (file, into) = (path(&format!("file-{number}")), path(&format!("into-{number}")));
+        let exported = tally(&server, &["export", from, &file], ["copied", "unsupported", "without_key"]);
+        assert_eq!(exported, (0, [1, 0, without_key]), "{from}");
+        assert_eq!(tally(&server, &["import", &file, &into, "--bytes", "1GiB"], COUNTS), (0, [1, 0, 0, 0, 0]));
+        assert!(directory_has(&into, LONG), "{from}");
+        let again = tally(&server, &["export", &into, &path(&format!("again-{number}"))], ["without_key"]);
+        assert_eq!(again, (0, [without_key]), "{from}: a file has the key if the archive had it");
+        let bucket = format!("into-{number}");
+        assert_eq!(tally(&server, &["import", &file, &format!("s3://bucket/{bucket}")], COUNTS).1, [1, 0, 0, 0, 0]);
+        assert!(Store::open(&server, &bucket, Layout::Kvtier).has(LONG), "{from}");
+        assert!(kvtier_on(&server, &["verify", &format!("s3://bucket/{bucket}")]).status.success());
+    }
 }
 
 #[test]

@@ -541,8 +541,7 @@ pub fn refusal(key: &Key, from: &[View], mover: &impl Mover, bounce_bytes: usize
     if !far && len > bounce_bytes as u64 && !all_aligned() {
         return invalid(not_aligned(bounce_bytes));
     }
-    let kvtier_key::KeyId::Object(id) = key.id() else { return None };
-    match key.namespace().chunk_bytes(id.group) {
+    match key.full_bytes() {
         Some(full) if len > full || (len < full && !key.namespace().allow_partial()) => invalid(format!(
             "the namespace has chunks of {full} bytes, this one has {len}; fix the layout or allow partial chunks"
         )),

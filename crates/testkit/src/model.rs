@@ -7,7 +7,6 @@ use kvtier_core::{
     Listener, Listeners, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot,
     Status, Ticket, Tier, Timekeeper, Usage,
 };
-use kvtier_key::KeyId;
 use kvtier_mem::{Lease, View};
 
 use crate::queue::Queue;
@@ -202,8 +201,7 @@ fn refuse(op: &Save) -> Result<(), Error> {
     if op.from.iter().any(|view| view.as_host().is_none()) {
         return invalid("the CPU cannot read this memory");
     }
-    let KeyId::Object(id) = op.key.id() else { return Ok(()) };
-    match op.key.namespace().chunk_bytes(id.group) {
+    match op.key.full_bytes() {
         Some(full) if len > full => invalid("longer than the namespace's chunks"),
         Some(full) if len < full && !op.key.namespace().allow_partial() => {
             invalid("shorter than the namespace's chunks, which may not be partial")

@@ -198,9 +198,7 @@ fn refusal(op: &Save, len: u64) -> Option<(ErrorKind, String)> {
     if op.from.iter().any(|view| view.as_host().is_none()) {
         return Some((ErrorKind::Unsupported, "the CPU cannot read this memory; use a tier that can".into()));
     }
-    let kvtier_key::KeyId::Object(id) = op.key.id() else { return None };
-    let ns = op.key.namespace();
-    let full = ns.chunk_bytes(id.group)?;
+    let (full, ns) = (op.key.full_bytes()?, op.key.namespace());
     (len > full || (len < full && !ns.allow_partial())).then(|| {
         let what = format!("the namespace has chunks of {full} bytes, this one has {len}");
         (ErrorKind::Invalid, format!("{what}; fix the layout or allow partial chunks"))

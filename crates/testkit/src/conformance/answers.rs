@@ -62,28 +62,22 @@ pub fn the_same_id_in_another_namespace_is_another_key(make: &dyn Fn() -> Fixtur
 /// Where a chunk's size is known and partial ones are not allowed, no other length is taken.
 pub fn a_chunk_of_the_wrong_length_is_invalid(make: &dyn Fn() -> Fixture) {
     let f = make();
-    if f.engine_keys {
-        return; // Namespaces know chunk sizes by object group, which these keys have not.
-    }
     let ns = Namespace::new("exact", Digest::default()).with_chunk_bytes(0, 8192).with_partial(false);
     for len in [1, 4096, 8191, 8193, 12_288] {
-        let key = Fixture::key_in(ns.clone(), len as u64);
+        let key = f.key_within(ns.clone(), len as u64);
         let done = f.save_with(f.save_op(&key, len));
         assert_eq!(done.result.expect_err("the wrong length").kind(), ErrorKind::Invalid, "{len} bytes");
         assert_eq!(done.op.from.len(), 1, "the memory comes back");
         assert_eq!(f.load(&key, len), Loaded::Miss(MissReason::Absent), "{len} bytes");
     }
-    assert_eq!(f.save(&Fixture::key_in(ns, 1), 8192), Saved::Stored);
+    assert_eq!(f.save(&f.key_within(ns, 1), 8192), Saved::Stored);
 }
 
 /// Where partial chunks are allowed, a shorter one is taken and a longer one is not.
 pub fn a_partial_chunk_is_taken_where_it_may_be(make: &dyn Fn() -> Fixture) {
     let f = make();
-    if f.engine_keys {
-        return;
-    }
     let ns = Namespace::new("partial", Digest::default()).with_chunk_bytes(0, 8192);
-    let (short, long) = (Fixture::key_in(ns.clone(), 1), Fixture::key_in(ns, 2));
+    let (short, long) = (f.key_within(ns.clone(), 1), f.key_within(ns, 2));
     assert_eq!(f.save(&short, 5000), Saved::Stored);
     assert_eq!(f.load(&short, 8192), Loaded::Hit { len: 5000 });
     let done = f.save_with(f.save_op(&long, 8193));
