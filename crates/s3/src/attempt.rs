@@ -7,33 +7,18 @@ use std::time::Duration;
 use crate::client::Inner;
 use crate::creds::Credentials;
 use crate::effort;
-use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
-use crate::http::{End, Framing, Head, Landing, Opened, Sent, Sink, Target, Way};
+use crate::http::{End, Framing, Head, Landing, Opened, Sent, Sink, Way};
 use crate::request::{Payload, Request, Signer, Signing};
 use crate::retry::{Admission, Again, Class, Permit, Refusal, Trouble, classify};
-use crate::time::Instant;
-use crate::time::Stamp;
+use crate::sites::Site;
+use crate::time::{Instant, Stamp};
 use crate::xml::Complaint;
 
 /// An error's body is read no further than this.
 const COMPLAINT_BYTES_MAX: usize = 64 * 1024;
 /// And waited for no longer than this.
 const COMPLAINT_WAIT: Duration = Duration::from_secs(2);
-
-/// An endpoint and where its connections go.
-#[derive(Debug)]
-pub struct Site {
-    pub endpoint: Endpoint,
-    pub target: Arc<Target>,
-}
-
-impl Site {
-    pub fn of(endpoint: Endpoint) -> Self {
-        let target = Arc::new(endpoint.target());
-        Site { endpoint, target }
-    }
-}
 
 /// Whether to wait until fewer requests are in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,8 +77,12 @@ impl Inner {
         let unsigned = request.payload == Payload::Bulk && !sign_body;
         let answer = self.exchange(&mut way, request, room).await;
         log(request, sent_at, &answer);
+        let answer = answer.map_err(|trouble| self.or_elsewhere(trouble, &site));
         let (head, early) = answer?;
         self.learn(class, &head, sent_at);
+        if head.is_success() {
+            self.sites.prove(&site);
+        }
         if early && head.is_success() {
             let what = "the store said yes before it had the whole body";
             return Err(Trouble::broken(Error::new(ErrorKind::Io, what)));
@@ -101,8 +90,31 @@ impl Inner {
         Ok(Open { head, way, site, who, signer: request.signer, unsigned, _permit: permit })
     }
 
-    async fn connect(&self, site: &Site) -> Result<Way, Trouble> {
-        let (way, spoken) = match self.pool.open(&site.target).await.map_err(Trouble::broken)? {
+    /// What failed at a region that the store named and that has proven nothing may be the region's fault: the configured endpoint is asked
+    /// again, at once where an answer said no.
+    fn or_elsewhere(&self, trouble: Trouble, site: &Arc<Site>) -> Trouble {
+        match trouble.error.status() {
+            None | Some(500 | 502 | 504) => {
+                self.sites.fail(site);
+                trouble
+            }
+            Some(300..=399 | 400 | 401 | 403)
+                if !matches!(trouble.again, Again::Region(_)) && self.sites.fail(site) =>
+            {
+                Trouble { again: Again::Elsewhere, ..trouble }
+            }
+            _ if trouble.error.code() == Some("NoSuchBucket") && self.sites.fail(site) => {
+                Trouble { again: Again::Elsewhere, ..trouble }
+            }
+            _ => trouble,
+        }
+    }
+
+    async fn connect(&self, site: &Arc<Site>) -> Result<Way, Trouble> {
+        let opened = self.pool.open(&site.target).await.inspect_err(|_| {
+            self.sites.lose(site);
+        });
+        let (way, spoken) = match opened.map_err(Trouble::broken)? {
             Opened::One(conn) => (Way::One(conn), &self.counters.connections_http11),
             Opened::Two(talk) => (Way::Two(talk), &self.counters.connections_http2),
             Opened::Shared(talk) => return Ok(Way::Two(talk)),
@@ -243,6 +255,7 @@ impl Open {
             foreign,
             unsigned: unsigned && !inner.sign_probed.load(Ordering::Relaxed),
         });
+        let trouble = inner.or_elsewhere(trouble, &site);
         if trouble.again == Again::Identity {
             inner.forget(&who, signer);
         } else if trouble.again == Again::Clock && inner.clock.learn(head.header("date"), true) {

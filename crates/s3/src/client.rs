@@ -2,13 +2,12 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::attempt::Site;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
@@ -20,6 +19,7 @@ use crate::ops::Support;
 use crate::refresh::Fresh;
 use crate::request::Request;
 use crate::retry::{Breakers, Budget, Class, Gates};
+use crate::sites::{Site, Sites};
 use crate::time::Instant;
 
 /// A client of one bucket. Clones share everything but the deadline.
@@ -42,7 +42,7 @@ enum Deadline {
 /// What clones share.
 pub(crate) struct Inner {
     pub config: Config,
-    pub site: RwLock<Arc<Site>>,
+    pub sites: Sites,
     pub pool: Pool,
     pub gates: Gates,
     pub breakers: Breakers,
@@ -87,7 +87,7 @@ impl Client {
         let dialer = Dialer::new(resolver, config.trust.clone(), config.connect_max, config.http2, config.is_direct());
         let deadline = Deadline::After(config.deadline);
         let inner = Inner {
-            site: RwLock::new(Arc::new(Site::of(config.endpoint.clone()))),
+            sites: Sites::new(config.endpoint.clone()),
             pool: Pool::new(dialer, config.idle_max),
             gates: Gates::new(config.requests_max),
             breakers: Breakers::new(),
@@ -124,7 +124,7 @@ impl Client {
         self.inner.counters.read()
     }
 
-    /// The endpoint, in the region last learned.
+    /// The endpoint: as it is configured, or in the region that the store named within the last ten minutes.
     pub fn endpoint(&self) -> Endpoint {
         self.inner.site().endpoint.clone()
     }
@@ -191,6 +191,7 @@ impl Client {
         // Waiting for one's turn at a healthy endpoint says nothing against it.
         if breaker.is_silent_since(start) {
             pool.doubt(true);
+            self.inner.sites.doubt();
             breaker.failed(Instant::now(), &caused(effort.last.clone()), counters);
         }
         // Of those that only waited, what kept the others.
@@ -205,7 +206,7 @@ impl Client {
 
 impl Inner {
     pub fn site(&self) -> Arc<Site> {
-        Arc::clone(&self.site.read().unwrap_or_else(PoisonError::into_inner))
+        self.sites.current(Instant::now())
     }
 
     /// Where a request goes.
@@ -214,16 +215,23 @@ impl Inner {
         if request.to_control { Arc::new(Site::of(site.endpoint.control())) } else { site }
     }
 
-    /// Goes to another region of the same provider; false when that is where we are.
-    pub fn move_to(&self, region: &str) -> bool {
-        let mut site = self.site.write().unwrap_or_else(PoisonError::into_inner);
-        let moved = site.endpoint.moved(region);
-        if moved == site.endpoint {
-            return false;
+    /// Goes to the region that the store named, if there is one of that name. Errors with what to do where there is not, or this endpoint
+    /// serves one region alone.
+    pub async fn follow(&self, region: &str) -> Result<()> {
+        let refusal = |what: String| Error::new(ErrorKind::Invalid, what);
+        let site = self.sites.in_region(region).ok_or_else(|| {
+            let at = self.config.endpoint.target();
+            refusal(format!(
+                "the store names the region {region:?}, which {at} does not lead to: name that region's endpoint"
+            ))
+        })?;
+        if site.target.host != self.config.endpoint.target().host {
+            self.pool.resolve(&site.target).await?;
         }
-        *site = Arc::new(Site::of(moved));
-        self.counters.region_moves.one();
-        true
+        if self.sites.move_to(site, Instant::now()) {
+            self.counters.region_moves.one();
+        }
+        Ok(())
     }
 
     /// Whether bulk bodies are hashed.

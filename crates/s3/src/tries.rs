@@ -16,8 +16,8 @@ const PAUSE_BASE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A store may ask for a pause of at most this many seconds.
 const RETRY_AFTER_MAX_S: u64 = 20;
-/// Regions that one operation follows.
-const MOVES_MAX: u32 = 2;
+/// How often one operation goes to another region, or back: away and home by one wrong answer, and as often by the right one.
+const MOVES_MAX: u32 = 4;
 
 impl Inner {
     /// Sends a request whose answer is small, until it is answered or there is no more to try.
@@ -39,13 +39,33 @@ pub struct Tries<'c> {
     identity: bool,
     signed: bool,
     whole: bool,
+    /// A region was named that cannot be followed.
+    astray: bool,
+    /// The region that was followed last.
+    region: Option<String>,
+    /// What it said, where the configured endpoint was asked again for that.
+    refused: Option<Error>,
 }
 
 impl<'c> Tries<'c> {
     /// None yet, of requests of this class.
     pub fn new(inner: &'c Arc<Inner>, class: Class) -> Self {
-        let (stale, unprocessed, clock, identity, signed, whole) = Default::default();
-        Tries { inner, class, pauses: 0, moves: 0, stale, unprocessed, clock, identity, signed, whole }
+        let (stale, unprocessed, clock, identity, signed, whole, astray) = Default::default();
+        Tries {
+            inner,
+            class,
+            pauses: 0,
+            moves: 0,
+            stale,
+            unprocessed,
+            clock,
+            identity,
+            signed,
+            whole,
+            astray,
+            region: None,
+            refused: None,
+        }
     }
 
     async fn ask(mut self, request: &Request<'_>, bytes_max: usize) -> Result<Answer> {
@@ -91,12 +111,24 @@ impl<'c> Tries<'c> {
             Again::Clock if !std::mem::replace(&mut self.clock, true) => self.inner.counters.retries.one(),
             Again::Whole if !std::mem::replace(&mut self.whole, true) => self.inner.counters.retries.one(),
             Again::Identity if !std::mem::replace(&mut self.identity, true) => self.inner.counters.retries.one(),
+            // What that region said says more than that it is named again.
+            Again::Region(region) if self.refused.is_some() && self.region.as_ref() == Some(&region) => {
+                return Err(self.refused.take().unwrap_or(error));
+            }
             Again::Region(region) if self.moves < MOVES_MAX => {
                 self.moves += 1;
-                // Another operation may have moved us there meanwhile; then the same request is right now.
-                if !self.inner.move_to(&region) && self.moves > 1 {
-                    return Err(self.give_up(error));
+                if let Err(e) = self.inner.follow(&region).await {
+                    // Not the store's answer, perhaps: the same request once more.
+                    if std::mem::replace(&mut self.astray, true) {
+                        return Err(self.give_up(error.with_source(e)));
+                    }
                 }
+                self.inner.counters.retries.one();
+                (self.region, self.refused) = (Some(region), None);
+            }
+            Again::Elsewhere if self.moves < MOVES_MAX => {
+                self.moves += 1;
+                self.refused = Some(error);
                 self.inner.counters.retries.one();
             }
             Again::Signed if !std::mem::replace(&mut self.signed, true) => {

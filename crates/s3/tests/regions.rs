@@ -12,22 +12,31 @@ use support::*;
 
 const REGION: &str = "eu-south-7";
 
-/// Leads every name to one address, and keeps the names.
+/// Leads every name but those with `nowhere` in them to one address, and keeps the names.
 #[derive(Clone, Debug)]
 struct Names(SocketAddr, Arc<Mutex<Vec<String>>>);
 
 impl Resolve for Names {
     fn resolve<'a>(&'a self, host: &'a str, _: u16) -> Resolved<'a> {
         self.1.lock().unwrap().push(host.to_owned());
-        Box::pin(async { Ok(vec![self.0]) })
+        let found = match host.contains("nowhere") {
+            true => Err(std::io::ErrorKind::NotFound.into()),
+            false => Ok(vec![self.0]),
+        };
+        Box::pin(async { found })
     }
 }
 
 /// A client of AWS in the first region; the bucket is in another.
 fn scene() -> (Server, Client, Names) {
-    let server = server(|setup| setup.region = REGION.into());
+    scene_at("http://s3.us-east-1.amazonaws.com", REGION)
+}
+
+/// A client of a bucket at this host of AWS; it is in that region.
+fn scene_at(host: &str, region: &str) -> (Server, Client, Names) {
+    let server = server(|setup| setup.region = region.into());
     let names = Names(server.address(), Arc::default());
-    let place = Place::of("http://s3.us-east-1.amazonaws.com").bucket("bucket").resolve().unwrap();
+    let place = Place::of(host).bucket("bucket").region("us-east-1").resolve().unwrap();
     assert_eq!(place.provider(), Provider::Aws);
     let mut config = config_of(place);
     config.resolver = Box::new(names.clone());
@@ -110,11 +119,128 @@ async fn nobody_else_is_followed() {
 #[tokio::test]
 async fn a_store_that_cannot_decide_is_not_followed_for_ever() {
     let ((server, client, _), memory) = (scene(), Memory::new());
-    for region in ["eu-1", "eu-2", "eu-1", "eu-2", "eu-1", "eu-2"] {
+    for region in ["eu-west-1", "eu-west-2"].into_iter().cycle().take(20) {
         server.script(Rule::next(elsewhere(301, Some(("x-amz-bucket-region", region)), "")));
     }
     let error = client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
-    assert_eq!((error.kind(), server.seen().len()), (ErrorKind::Invalid, 3));
+    assert_eq!((error.kind(), server.seen().len()), (ErrorKind::Invalid, 5));
+}
+
+/// A region that one answer names: 301, 307, 400 or 403.
+fn astray(region: &str) -> [Fault; 4] {
+    let header = Some(("x-amz-bucket-region", region));
+    let inside = format!("<Code>AuthorizationHeaderMalformed</Code><Region>{region}</Region>");
+    [elsewhere(301, header, ""), elsewhere(307, header, ""), elsewhere(400, None, &inside), elsewhere(403, header, "")]
+}
+
+#[tokio::test]
+async fn one_wrong_answer_is_survived_by_the_operation_that_gets_it() {
+    // The first leads nowhere, the second to where nobody knows us, the third is no region.
+    for region in ["us-nowhere-1", "eu-west-3", "zz_1"] {
+        for wrong in astray(region) {
+            let (server, client, _) = scene_at("http://s3.us-east-1.amazonaws.com", "us-east-1");
+            let memory = Memory::new();
+            server.script(Rule::next(wrong.clone()));
+            client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_or_else(|e| panic!("{wrong:?}: {e}"));
+            assert_eq!(client.endpoint().region(), "us-east-1", "{wrong:?}");
+            assert!(server.seen().len() <= 3, "{wrong:?}");
+        }
+    }
+    // At a store of one's own the region is a word that is signed, and any word is tried.
+    for wrong in astray("zz-proxy-1") {
+        let (server, memory) = (server(|_| {}), Memory::new());
+        let client = client(&server);
+        server.script(Rule::next(wrong.clone()));
+        client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_or_else(|e| panic!("{wrong:?}: {e}"));
+        assert_eq!((client.endpoint().region(), server.seen().len()), ("us-east-1", 3), "{wrong:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_region_that_refuses_is_left_and_its_reason_is_the_error() {
+    let ((server, client, _), memory) = (scene(), Memory::new());
+    let sent = || elsewhere(301, Some(("x-amz-bucket-region", REGION)), "");
+    server.script(Rule::next(sent()));
+    server.script(Rule::next(Fault::Error(403, "AccountProblem")));
+    server.script(Rule::next(sent()));
+    let error = client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Denied, Some("AccountProblem")));
+    assert_eq!((server.seen().len(), client.endpoint().region()), (3, "us-east-1"));
+    // Nothing was learned against it.
+    server.script(Rule::next(sent()));
+    client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
+    assert_eq!(client.endpoint().region(), REGION);
+    // What it refuses now that it is proven is its own affair.
+    server.script(Rule::next(Fault::Error(403, "AccountProblem")));
+    client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
+    assert_eq!(client.endpoint().region(), REGION);
+}
+
+#[tokio::test]
+async fn a_region_that_cannot_be_reached_is_left() {
+    let (server, (dead, _kept)) = (server(|setup| setup.region = "us-east-1".into()), dead());
+    let place = Place::of("http://s3.us-east-1.amazonaws.com").bucket("bucket").resolve().unwrap();
+    let mut config = config_of(place);
+    #[derive(Debug)]
+    struct Two(SocketAddr, SocketAddr);
+    impl Resolve for Two {
+        fn resolve<'a>(&'a self, host: &'a str, _: u16) -> Resolved<'a> {
+            Box::pin(async move { Ok(vec![if host.contains("us-east-1") { self.0 } else { self.1 }]) })
+        }
+    }
+    config.resolver = Box::new(Two(server.address(), dead));
+    let (client, memory) = (Client::new(config), Memory::new());
+    for wrong in astray("eu-west-3") {
+        server.script(Rule::next(wrong));
+        client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
+        assert_eq!(client.endpoint().region(), "us-east-1");
+    }
+}
+
+#[tokio::test]
+async fn names_that_were_chosen_for_what_they_are_are_never_left() {
+    for host in [
+        "http://s3-fips.us-east-1.amazonaws.com",
+        "http://s3-fips.dualstack.us-east-1.amazonaws.com",
+        "http://bucket.vpce-1a2b-3c4d.s3.us-east-1.vpce.amazonaws.com",
+    ] {
+        for wrong in astray("eu-west-3") {
+            let ((server, client, names), memory) = (scene_at(host, "us-east-1"), Memory::new());
+            server.script(Rule::next(wrong.clone()).times(9));
+            let error = client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
+            assert!(error.report().contains("name that region's endpoint"), "{host}: {}", error.report());
+            assert_eq!((error.kind(), server.seen().len()), (ErrorKind::Invalid, 2), "{host}");
+            let kept = names.1.lock().unwrap().iter().all(|name| host.ends_with(name.trim_start_matches("bucket.")));
+            assert!(kept, "{host}: {names:?}");
+            server.heal();
+            client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
+        }
+    }
+    for (host, there) in [
+        ("http://s3.dualstack.us-east-1.amazonaws.com", "bucket.s3.dualstack.eu-south-7.amazonaws.com"),
+        ("http://s3-accelerate.amazonaws.com", "bucket.s3-accelerate.amazonaws.com"),
+    ] {
+        let ((server, client, names), memory) = (scene_at(host, REGION), Memory::new());
+        server.script(Rule::next(elsewhere(400, Some(("x-amz-bucket-region", REGION)), "")));
+        client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
+        assert_eq!(names.1.lock().unwrap().last().map(String::as_str), Some(there));
+    }
+}
+
+#[tokio::test]
+async fn a_region_that_was_learned_expires() {
+    let ((server, client, _), memory) = (scene(), Memory::new());
+    let put = async || client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
+    let sent = || Rule::next(elsewhere(301, Some(("x-amz-bucket-region", REGION)), ""));
+    server.script(sent());
+    put().await;
+    put().await;
+    assert_eq!((client.endpoint().region(), server.seen().len()), (REGION, 3));
+    jump(std::time::Duration::from_secs(600)).await;
+    assert_eq!(client.endpoint().region(), "us-east-1");
+    server.script(sent());
+    put().await;
+    assert_eq!((client.endpoint().region(), server.seen().len()), (REGION, 5));
 }
 
 #[tokio::test]

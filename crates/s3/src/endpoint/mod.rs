@@ -1,5 +1,6 @@
 //! Where a bucket is: from every form in which people write it down.
 
+mod aws;
 mod parse;
 mod provider;
 
@@ -8,6 +9,7 @@ use std::fmt;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::Target;
 
+use aws::AwsHost;
 pub use provider::{Conditional, Provider};
 
 /// Where the bucket's name goes.
@@ -143,7 +145,8 @@ impl Endpoint {
     /// Whether both name one bucket of one service, however each is spelled: the bucket in the host or in the path, the usual port written or
     /// not, any host of AWS, whose buckets have one name in all regions.
     pub fn is_same_bucket(&self, other: &Endpoint) -> bool {
-        let is_aws = |endpoint: &Endpoint| endpoint.provider == Provider::Aws && parse::is_aws(&endpoint.host);
+        let is_aws =
+            |endpoint: &Endpoint| endpoint.provider == Provider::Aws && AwsHost::parse(&endpoint.host).is_some();
         let port = |endpoint: &Endpoint| endpoint.port.filter(|port| *port != if endpoint.tls { 443 } else { 80 });
         let is_same_host = || self.host.eq_ignore_ascii_case(&other.host) && port(self) == port(other);
         self.bucket == other.bucket && ((is_aws(self) && is_aws(other)) || is_same_host())
@@ -169,20 +172,22 @@ impl Endpoint {
     pub(crate) fn region_at(&self, place: &str) -> Option<String> {
         let rest = place.split_once("://").map_or(place, |(_, rest)| rest);
         let host = rest.split(['/', '?', '#', ':']).next().unwrap_or_default();
-        parse::aws_region(host).filter(|_| self.provider == Provider::Aws && parse::aws_region(&self.host).is_some())
+        let is_own = |host: &AwsHost| !host.is_express() && host.region.is_some();
+        let of = |host: &str| AwsHost::parse(host).filter(is_own);
+        of(host)?.region.filter(|_| self.provider == Provider::Aws && of(&self.host).is_some())
     }
 
-    /// The same bucket in another region of the same provider.
-    pub(crate) fn moved(&self, region: &str) -> Endpoint {
+    /// The same bucket as another region of the same service has it. `None` where there is no such region, or this endpoint was chosen for
+    /// what no other is: FIPS, a private network, a zone.
+    pub(crate) fn in_region(&self, region: &str) -> Option<Endpoint> {
         let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        let mut moved = self.clone();
-        if !region.is_empty() && region.len() <= 64 && region.bytes().all(sane) {
-            region.clone_into(&mut moved.region);
-            if let Some(host) = parse::aws_host(&self.host, region) {
-                moved.host = host;
-            }
-        }
-        moved
+        let host = match AwsHost::parse(&self.host) {
+            Some(aws) => aws.in_region(region)?,
+            // At a store of one's own a region is only a word that is signed.
+            None if (1..=64).contains(&region.len()) && region.bytes().all(sane) => self.host.clone(),
+            None => return None,
+        };
+        Some(Endpoint { host, region: region.to_owned(), ..self.clone() })
     }
 }
 

@@ -1,5 +1,6 @@
 use std::net::IpAddr;
 
+use super::aws::AwsHost;
 use super::{Endpoint, Place, Provider, Style, invalid};
 use crate::error::Result;
 
@@ -17,6 +18,8 @@ struct Site {
     host: String,
     bucket: Option<String>,
     region: Option<String>,
+    /// Where the bucket goes, if not where the provider usually has it: certificates of endpoints in private networks name no buckets.
+    style: Option<Style>,
 }
 
 pub fn resolve(place: &Place) -> Result<Endpoint> {
@@ -118,26 +121,29 @@ fn home(place: &Place, bucket: String) -> Result<Endpoint> {
         (other, _) => return Err(invalid(format!("provider {} needs an endpoint: set its url", other.name()))),
     };
     let tls = place.tls.unwrap_or(true);
-    // The certificate's wildcard covers one label, so a name with dots goes into the path.
-    let dotted = if tls && bucket.contains('.') { Style::Path } else { provider.style() };
-    let style = place.style.unwrap_or(dotted);
+    let style = place.style.unwrap_or(usual_style(&bucket, tls, provider.style()));
     Ok(Endpoint { tls, host, port: None, bucket, region, style, provider })
 }
 
 /// Somewhere that a host names.
 fn away(place: &Place, url: &Url<'_>, bucket: impl Fn(Option<String>) -> Result<String>) -> Result<Endpoint> {
     let known = site(url.host);
+    if known.is_none() && url.host.contains(".vpce.amazonaws.com") {
+        return Err(invalid(
+            "for buckets an endpoint of PrivateLink is https://bucket.vpce-ID.s3.REGION.vpce.amazonaws.com: the word `bucket` first",
+        ));
+    }
     let mut in_host = known.as_ref().and_then(|site| site.bucket.clone());
     let mut host = known.as_ref().map_or_else(|| url.host.to_owned(), |site| site.host.clone());
     let is_address = url.host.parse::<IpAddr>().is_ok();
     let s3_form = place.url.as_deref().is_some_and(|text| text.trim().starts_with("s3://"));
     if known.is_none() && !is_address {
-        let first = url.host.split_once('.');
-        let matches = |first: &str| place.bucket.as_deref() == Some(first);
-        if let Some((first, rest)) =
-            first.filter(|(first, _)| matches(first) || (s3_form && url.bucket.is_none() && place.bucket.is_none()))
-        {
-            (in_host, host) = (Some(first.to_owned()), rest.to_owned());
+        let given = place.bucket.as_deref().and_then(|bucket| {
+            Some((bucket, url.host.strip_prefix(bucket)?.strip_prefix('.')?)).filter(|(bucket, _)| !bucket.is_empty())
+        });
+        let first = || url.host.split_once('.').filter(|_| s3_form && url.bucket.is_none() && place.bucket.is_none());
+        if let Some((bucket, rest)) = given.or_else(first) {
+            (in_host, host) = (Some(bucket.to_owned()), rest.to_owned());
         }
     }
     let in_path = url.bucket.map(str::to_owned);
@@ -155,17 +161,23 @@ fn away(place: &Place, url: &Url<'_>, bucket: impl Fn(Option<String>) -> Result<
     let provider = place.provider.unwrap_or(guess);
     let local = is_address || url.host == "localhost";
     let usual = if local { Style::Path } else { provider.style() };
-    let style = place.style.or(style).unwrap_or(usual);
+    let usual = style.or(known.as_ref().and_then(|site| site.style)).unwrap_or(usual);
+    // Inside CoreWeave's clusters the cache on the node speaks plain HTTP only.
+    let plain = host == "cwlota.com";
+    let tls = url.tls.or(place.tls).unwrap_or(!plain);
+    let style = place.style.unwrap_or(usual_style(&bucket, tls, usual));
     if style == Style::Virtual && is_address {
         return Err(invalid("a bucket cannot stand before an IP address: use path style"));
     }
     let region = known.and_then(|site| site.region).or_else(|| provider.region().map(str::to_owned));
     let region = place.region.clone().filter(|region| !region.is_empty()).or(region);
     let region = region.ok_or_else(|| invalid("no region: the endpoint does not tell it, so set it (AWS_REGION)"))?;
-    // Inside CoreWeave's clusters the cache on the node speaks plain HTTP only.
-    let plain = host == "cwlota.com";
-    let tls = url.tls.or(place.tls).unwrap_or(!plain);
     Ok(Endpoint { tls, host, port: url.port, bucket, region, style, provider })
+}
+
+/// A certificate's wildcard covers one label: over TLS a name with dots goes into the path, wherever it would go otherwise.
+fn usual_style(bucket: &str, tls: bool, usual: Style) -> Style {
+    if tls && bucket.contains('.') { Style::Path } else { usual }
 }
 
 /// What the host alone tells.
@@ -181,7 +193,7 @@ fn site(host: &str) -> Option<Site> {
         ("storage.googleapis.com", Provider::Gcs),
     ] {
         if let Some(bucket) = before(suffix) {
-            return Some(Site { provider, host: suffix.to_owned(), bucket, region: None });
+            return Some(Site { provider, host: suffix.to_owned(), bucket, region: None, style: None });
         }
     }
     if let Some(labels) = host.strip_suffix(".r2.cloudflarestorage.com") {
@@ -190,54 +202,23 @@ fn site(host: &str) -> Option<Site> {
             .filter(|(_, rest)| !matches!(*rest, "eu" | "fedramp"))
             .map_or((None, labels), |(b, a)| (Some(b), a));
         let host = format!("{account}.r2.cloudflarestorage.com");
-        return Some(Site { provider: Provider::R2, host, bucket: bucket.map(str::to_owned), region: None });
+        return Some(Site {
+            provider: Provider::R2,
+            host,
+            bucket: bucket.map(str::to_owned),
+            region: None,
+            style: None,
+        });
     }
-    aws(host)
-}
-
-/// `[bucket.]s3[.dualstack].region.amazonaws.com`, `s3-region`, and `bucket.s3express-zone.region`.
-fn aws(host: &str) -> Option<Site> {
-    let domain = [".amazonaws.com.cn", ".amazonaws.com"].into_iter().find(|domain| host.ends_with(domain))?;
-    let labels: Vec<&str> = host.strip_suffix(domain)?.split('.').collect();
-    let is_service = |label: &&str| *label == "s3" || label.starts_with("s3-") || label.starts_with("s3express-");
-    // From the right, since a bucket may be called s3.
-    let at = labels.iter().rposition(is_service)?;
-    let bucket = (at > 0).then(|| labels[..at].join("."));
-    let rest: Vec<&str> = labels[at + 1..].iter().copied().filter(|label| *label != "dualstack").collect();
-    let inside = labels[at].strip_prefix("s3-").filter(|rest| *rest != "fips");
-    let inside = inside.map(|rest| rest.strip_prefix("fips-").unwrap_or(rest));
-    let region = match inside {
-        // One name for all regions: the bucket's own is not in it.
-        Some("accelerate") => None,
-        // An old name of us-east-1.
-        Some("external-1") => Some("us-east-1"),
-        inside => rest.first().copied().or(inside).or(Some("us-east-1")),
-    };
-    let region = region.map(str::to_owned);
-    let provider = if labels[at].starts_with("s3express-") { Provider::Express } else { Provider::Aws };
-    Some(Site { provider, host: format!("{}{domain}", labels[at..].join(".")), bucket, region })
-}
-
-/// The host of the same service of AWS in another region.
-pub fn aws_host(host: &str, region: &str) -> Option<String> {
-    let site = aws(host).filter(|site| site.provider == Provider::Aws)?;
-    let domain = if site.host.ends_with(".cn") { "amazonaws.com.cn" } else { "amazonaws.com" };
-    Some(format!("s3.{region}.{domain}"))
-}
-
-/// The region in the host of a bucket at AWS.
-pub fn aws_region(host: &str) -> Option<String> {
-    aws(host).filter(|site| site.provider == Provider::Aws)?.region
-}
-
-/// Whether a host is one of AWS's for S3.
-pub fn is_aws(host: &str) -> bool {
-    aws(host).is_some()
+    let aws = AwsHost::parse(host)?;
+    let provider = if aws.is_express() { Provider::Express } else { Provider::Aws };
+    let style = aws.is_private_link().then_some(Style::Path);
+    Some(Site { provider, host: aws.host, bucket: aws.bucket, region: aws.region, style })
 }
 
 /// The host where directory buckets are made, if those at `host` are AWS's.
 pub fn control_host(host: &str, region: &str) -> Option<String> {
-    aws(host).filter(|site| site.provider == Provider::Express)?;
+    AwsHost::parse(host).filter(AwsHost::is_express)?;
     Some(format!("s3express-control.{region}.amazonaws.com"))
 }
 

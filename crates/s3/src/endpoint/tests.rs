@@ -166,11 +166,61 @@ fn what_cannot_be_says_why() {
 
 #[test]
 fn another_region_moves_the_host_of_aws_and_only_that() {
-    let aws = Place::of("s3://b").region("us-east-1").resolve().unwrap();
-    assert_eq!(aws.moved("eu-west-3").to_string(), "https://b.s3.eu-west-3.amazonaws.com");
-    let own = Place::of("http://h:1").bucket("b").resolve().unwrap();
-    assert_eq!((own.moved("x").to_string(), own.moved("x").region.as_str()), ("http://h:1/b".into(), "x"));
-    assert_eq!(aws.moved("evil.com/").to_string(), aws.to_string());
+    let moved = |place: Place, region: &str| place.resolve().unwrap().in_region(region).map(|found| found.to_string());
+    let aws = || Place::of("s3://b").region("us-east-1");
+    assert_eq!(moved(aws(), "eu-west-3").as_deref(), Some("https://b.s3.eu-west-3.amazonaws.com"));
+    let own = || Place::of("http://h:1").bucket("b");
+    assert_eq!(moved(own(), "x").as_deref(), Some("http://h:1/b"));
+    assert_eq!(own().resolve().unwrap().in_region("x").unwrap().region, "x");
+    for odd in ["", "evil.com/", "a@b"] {
+        assert_eq!((moved(aws(), odd), moved(own(), odd)), (None, None), "{odd}");
+    }
+    let fast = Place::of("b.s3-accelerate.amazonaws.com").region("us-east-1").resolve().unwrap();
+    let fast = fast.in_region("eu-west-3").unwrap();
+    assert_eq!((fast.to_string().as_str(), fast.region()), ("https://b.s3-accelerate.amazonaws.com", "eu-west-3"));
+}
+
+#[test]
+fn endpoints_in_private_networks() {
+    const HOST: &str = "bucket.vpce-1a2b3c4d-5e6f.s3.us-east-1.vpce.amazonaws.com";
+    for url in [format!("https://{HOST}"), format!("https://{HOST}/"), HOST.replace("bucket.vpce", "vpce")] {
+        assert_eq!(shown(Place::of(&url).bucket("kv")), format!("https://{HOST}/kv us-east-1 aws"), "{url}");
+    }
+    assert_eq!(shown(Place::of(format!("https://{HOST}/kv"))), format!("https://{HOST}/kv us-east-1 aws"));
+    assert_eq!(shown(Place::of(format!("https://kv.{HOST}"))), format!("https://kv.{HOST} us-east-1 aws"));
+    assert!(refused(Place::of(format!("https://{HOST}"))).contains("no bucket"));
+    let found = Place::of(format!("https://{HOST}/kv")).resolve().unwrap();
+    assert_eq!((found.in_region("eu-west-3"), found.style()), (None, Style::Path));
+    assert!(found.is_same_bucket(&Place::of("s3://kv").region("us-east-1").resolve().unwrap()));
+    for kind in ["accesspoint", "control"] {
+        let said = refused(Place::of(HOST.replace("bucket", kind)).bucket("kv"));
+        assert!(said.contains("https://bucket.vpce-"), "{said}");
+    }
+}
+
+#[test]
+fn over_tls_a_bucket_with_dots_is_in_the_path_however_it_is_written() {
+    let aws = "https://s3.us-east-1.amazonaws.com/my.b us-east-1 aws";
+    for url in [
+        "https://s3.us-east-1.amazonaws.com",
+        "https://s3.us-east-1.amazonaws.com/my.b",
+        "https://my.b.s3.us-east-1.amazonaws.com",
+        "s3://my.b.s3.us-east-1.amazonaws.com",
+        "s3://my.b",
+    ] {
+        assert_eq!(shown(Place::of(url).bucket("my.b").region("us-east-1")), aws, "{url}");
+    }
+    assert_eq!(shown(Place::of("https://my.b.s3.us-east-1.amazonaws.com")), aws);
+    assert_eq!(
+        shown(Place::of("https://cwobject.com").bucket("my.b")),
+        "https://cwobject.com/my.b us-east-1 coreweave"
+    );
+    assert_eq!(shown(Place::of("https://my.b.h.test").bucket("my.b")), "https://h.test/my.b us-east-1 other");
+    // Without a certificate it makes no difference, and who asks for it gets it.
+    let plain = "http://my.b.s3.us-east-1.amazonaws.com us-east-1 aws";
+    assert_eq!(shown(Place::of("http://my.b.s3.us-east-1.amazonaws.com")), plain);
+    let asked = Place::of("https://s3.us-east-1.amazonaws.com").bucket("my.b").style(Style::Virtual);
+    assert_eq!(shown(asked), "https://my.b.s3.us-east-1.amazonaws.com us-east-1 aws");
 }
 
 #[test]

@@ -101,6 +101,11 @@ impl Dialer {
         Err(last)
     }
 
+    /// Whether the name of `target` has an address: errors with `Io` or `Timeout` where it has none.
+    pub async fn resolve(&self, target: &Target) -> Result<()> {
+        self.addresses(target).await.map(drop)
+    }
+
     /// Opens a connection that offers all protocols, and closes it.
     pub async fn survey(&self, target: &Target) -> Result<Connection> {
         let addresses = self.addresses(target).await?;

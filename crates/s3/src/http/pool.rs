@@ -74,6 +74,11 @@ impl Pool {
         Ok(Opened::One(Conn::new(stream, Arc::clone(target))))
     }
 
+    /// Whether its name leads anywhere: errors where it does not.
+    pub async fn resolve(&self, target: &Target) -> Result<()> {
+        self.dialer.resolve(target).await
+    }
+
     /// How a connection comes about.
     pub async fn survey(&self, target: &Target) -> Result<Connection> {
         self.dialer.survey(target).await

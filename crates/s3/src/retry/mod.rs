@@ -31,6 +31,8 @@ pub enum Again {
     Identity,
     /// At once, signed for this region.
     Region(String),
+    /// At once, at the configured endpoint: the region that the store named may be the fault.
+    Elsewhere,
     /// At once, without a range: the store ignores it.
     Whole,
     /// At once, with the body's hash signed.

@@ -1,0 +1,173 @@
+//! Where requests go: to the configured endpoint, or for a while to another region of it that the store named.
+//!
+//! One wrong answer can name a region: a proxy's, a store's that is half started, anybody's over plain HTTP. So a region is learned like all
+//! else that answers say. It must have the shape of one and its host must resolve; it is on trial until an answer there was a success;
+//! what fails there leads back to the configured endpoint, and so does time. The configured endpoint is never forgotten: each move starts
+//! from it, so that no chain of answers leads further than one answer could.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use crate::endpoint::Endpoint;
+use crate::http::Target;
+use crate::time::Instant;
+
+/// A region that was learned is used for this long. Then the configured endpoint is asked again: one request more.
+pub const LEARNED_FOR: Duration = Duration::from_secs(600);
+
+/// An endpoint and where its connections go.
+#[derive(Debug)]
+pub struct Site {
+    pub endpoint: Endpoint,
+    pub target: Arc<Target>,
+    /// Whether the store named it, and nobody configured it.
+    is_learned: bool,
+}
+
+impl Site {
+    pub fn of(endpoint: Endpoint) -> Self {
+        let target = Arc::new(endpoint.target());
+        Site { endpoint, target, is_learned: false }
+    }
+}
+
+/// The configured site, and the one that was learned.
+#[derive(Debug)]
+pub struct Sites {
+    configured: Arc<Site>,
+    learned: RwLock<Option<Learned>>,
+}
+
+#[derive(Debug)]
+struct Learned {
+    site: Arc<Site>,
+    until: Instant,
+    /// Whether an answer there was a success.
+    proven: AtomicBool,
+}
+
+impl Sites {
+    /// At the configured endpoint.
+    pub fn new(configured: Endpoint) -> Self {
+        Sites { configured: Arc::new(Site::of(configured)), learned: RwLock::default() }
+    }
+
+    /// Where requests go at `now`.
+    pub fn current(&self, now: Instant) -> Arc<Site> {
+        match &*self.read() {
+            Some(learned) if now < learned.until => Arc::clone(&learned.site),
+            _ => Arc::clone(&self.configured),
+        }
+    }
+
+    /// Where the bucket is if it is in this region; `None` where this endpoint cannot be left for it.
+    pub fn in_region(&self, region: &str) -> Option<Site> {
+        let endpoint = self.configured.endpoint.in_region(region)?;
+        Some(Site { is_learned: endpoint != self.configured.endpoint, ..Site::of(endpoint) })
+    }
+
+    /// Goes there from now on; whether that is not where requests go already.
+    pub fn move_to(&self, site: Site, now: Instant) -> bool {
+        if self.current(now).endpoint == site.endpoint {
+            return false;
+        }
+        let (until, proven) = (now + LEARNED_FOR, AtomicBool::new(false));
+        *self.write() = site.is_learned.then(|| Learned { site: Arc::new(site), until, proven });
+        true
+    }
+
+    /// An answer from this site was a success.
+    pub fn prove(&self, site: &Arc<Site>) {
+        if !site.is_learned {
+            return;
+        }
+        if let Some(learned) = self.read().as_ref().filter(|learned| Arc::ptr_eq(&learned.site, site)) {
+            learned.proven.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Something failed at this site that another site might do: back to the configured one, unless this is it or was proven. Returns
+    /// whether a request that went to this site should go elsewhere now.
+    pub fn fail(&self, site: &Arc<Site>) -> bool {
+        self.leave(site, |learned| !learned.proven.load(Ordering::Relaxed))
+    }
+
+    /// This site cannot be reached at all: back to the configured one, unless this is it.
+    pub fn lose(&self, site: &Arc<Site>) -> bool {
+        self.leave(site, |_| true)
+    }
+
+    /// Nothing was heard for a whole operation: back to the configured site, unless the learned one was proven.
+    pub fn doubt(&self) {
+        self.write().take_if(|learned| !learned.proven.load(Ordering::Relaxed));
+    }
+
+    fn leave(&self, site: &Arc<Site>, is_over: impl Fn(&Learned) -> bool) -> bool {
+        if !site.is_learned {
+            return false;
+        }
+        let mut learned = self.write();
+        match &*learned {
+            Some(current) if Arc::ptr_eq(&current.site, site) && !is_over(current) => false,
+            Some(current) => {
+                if Arc::ptr_eq(&current.site, site) {
+                    *learned = None;
+                }
+                true
+            }
+            None => true,
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Option<Learned>> {
+        self.learned.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Option<Learned>> {
+        self.learned.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Place;
+
+    fn sites() -> Sites {
+        Sites::new(Place::of("s3://b").region("us-east-1").resolve().unwrap())
+    }
+
+    #[test]
+    fn a_region_is_on_trial_until_it_is_proven() {
+        let (sites, now) = (sites(), Instant::now());
+        let configured = sites.current(now);
+        assert!(!sites.fail(&configured) && !sites.lose(&configured), "there is nowhere else to go");
+        for proven in [false, true] {
+            assert!(sites.move_to(sites.in_region("eu-west-3").unwrap(), now));
+            assert!(!sites.move_to(sites.in_region("eu-west-3").unwrap(), now), "it is there already");
+            let learned = sites.current(now);
+            if proven {
+                sites.prove(&learned);
+            }
+            sites.doubt();
+            assert_eq!(Arc::ptr_eq(&sites.current(now), &learned), proven);
+            assert!(sites.fail(&learned) != proven && sites.lose(&learned));
+            assert!(Arc::ptr_eq(&sites.current(now), &configured));
+            assert!(sites.fail(&learned), "a request that is late goes elsewhere too");
+        }
+    }
+
+    #[test]
+    fn a_region_expires_and_can_be_taken_back() {
+        let (sites, now) = (sites(), Instant::now());
+        let to = |region: &str| sites.move_to(sites.in_region(region).unwrap(), now);
+        assert!(!to("us-east-1"));
+        assert!(to("eu-west-3") && to("ap-south-2"));
+        assert_eq!(sites.current(now).endpoint.region(), "ap-south-2");
+        assert_eq!(sites.current(now + LEARNED_FOR).endpoint.region(), "us-east-1");
+        assert!(to("us-east-1"));
+        assert_eq!(sites.current(now).endpoint.region(), "us-east-1");
+        assert!(sites.in_region("us-nowhere").is_none());
+    }
+}
