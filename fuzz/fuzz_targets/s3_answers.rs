@@ -12,6 +12,8 @@ fuzz_target!(|bytes: &[u8]| {
     fuzzing::xml(bytes);
     let listing = [b"<ListBucketResult><EncodingType>url</EncodingType>", bytes, b"</ListBucketResult>"].concat();
     fuzzing::xml(&listing);
+    let deleted = [b"<DeleteResult>", bytes, b"</DeleteResult>"].concat();
+    fuzzing::xml(&deleted);
     fuzzing::manifest(bytes);
     fuzzing::sink(bytes, usize::from(bytes.first().copied().unwrap_or_default()));
 });

@@ -191,7 +191,7 @@ impl Client {
         // Waiting for one's turn at a healthy endpoint says nothing against it.
         if breaker.is_silent_since(start) {
             pool.doubt(true);
-            self.inner.sites.doubt();
+            self.inner.sites.leave_unproven();
             breaker.failed(Instant::now(), &caused(effort.last.clone()), counters);
         }
         // Of those that only waited, what kept the others.

@@ -62,8 +62,16 @@ struct Inner {
     retryable: bool,
     attempts: u32,
     elapsed: Option<Duration>,
-    ignored_range: bool,
+    mark: Mark,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+/// What sets an error apart within this crate, beside its kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    None,
+    IgnoredRange,
+    Foreign,
 }
 
 const _: () = assert!(size_of::<Error>() == size_of::<usize>());
@@ -75,20 +83,8 @@ impl Error {
         let (op, status, code, request_id, source) = (None, None, None, None, None);
         let (attempts, elapsed) = (0, None);
         let what = what.into();
-        let ignored_range = false;
-        Error(Box::new(Inner {
-            kind,
-            what,
-            op,
-            status,
-            code,
-            request_id,
-            retryable,
-            attempts,
-            elapsed,
-            ignored_range,
-            source,
-        }))
+        let mark = Mark::None;
+        Error(Box::new(Inner { kind, what, op, status, code, request_id, retryable, attempts, elapsed, mark, source }))
     }
 
     /// Adds the operation (`get`, `put`, ...), unless one is there.
@@ -120,13 +116,25 @@ impl Error {
     /// A part of an object was asked for, and the store sent the whole.
     pub(crate) fn ignored_range() -> Self {
         let mut error = Error::new(ErrorKind::Unsupported, "the store ignores ranges: read whole objects");
-        error.0.ignored_range = true;
+        error.0.mark = Mark::IgnoredRange;
         error
     }
 
     /// Whether it is [`Error::ignored_range`].
     pub(crate) fn is_ignored_range(&self) -> bool {
-        self.0.ignored_range
+        self.0.mark == Mark::IgnoredRange
+    }
+
+    /// It was not the store that answered, or not what was asked.
+    pub(crate) fn foreign(what: &'static str) -> Self {
+        let mut error = Error::new(ErrorKind::Io, what).retryable(true);
+        error.0.mark = Mark::Foreign;
+        error
+    }
+
+    /// Whether it is [`Error::foreign`].
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.0.mark == Mark::Foreign
     }
 
     /// Says whether the same request may succeed later, where the kind alone would mislead.

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+use crate::answer;
 use crate::client::Inner;
 use crate::creds::Credentials;
 use crate::error::{Error, ErrorKind, Result};
 use crate::refresh::{Fetch, Fresh, Have, Next};
 use crate::request::{Request, Signer};
+use crate::retry::Trouble;
 use crate::time::iso;
 use crate::xml;
 
@@ -87,15 +89,14 @@ impl Inner {
         let headers = [("x-amz-create-session-mode", mode)];
         let request =
             Request { query: &[("session", "")], headers: &headers, signer: Signer::Base, ..Request::new("GET", None) };
-        let answer = self.ask(&request, SESSION_BYTES_MAX).await?;
-        session_of(&Zeroizing::new(answer.body))
+        self.ask_for(&request, SESSION_BYTES_MAX, |_, body| session_of(body)).await
     }
 }
 
 /// The credentials in a `CreateSessionResult`, whose elements come in any order.
-fn session_of(body: &[u8]) -> Result<Credentials> {
+fn session_of(body: &[u8]) -> Result<Credentials, Trouble> {
     let (mut access, mut secret, mut token, mut end) = (None, None, None, None);
-    xml::each(body, |path, text| {
+    let read = answer::document(body, "CreateSessionResult", |path, text| {
         let [.., within, field] = path else { return };
         match field.as_str() {
             _ if within != "Credentials" => {}
@@ -105,14 +106,23 @@ fn session_of(body: &[u8]) -> Result<Credentials> {
             "Expiration" => end = iso(text),
             _ => {}
         }
-    })?;
+    });
+    // A store without sessions passes over the question and lists the bucket.
+    if read.is_err() && xml::each_in(body, "ListBucketResult", |_, _| {}).is_ok() {
+        return Err(no_sessions());
+    }
+    read?;
     match (access, secret, token) {
         (Some(access), Some(mut secret), Some(mut token)) => {
             let (secret, token) = (std::mem::take(&mut *secret), std::mem::take(&mut *token));
             Ok(Credentials::temporary(access, secret, Some(token), end))
         }
-        _ => Err(Error::new(ErrorKind::Unsupported, "the store makes no sessions: it is not S3 Express")),
+        _ => Err(no_sessions()),
     }
+}
+
+fn no_sessions() -> Trouble {
+    Trouble::last(Error::new(ErrorKind::Unsupported, "the store makes no sessions: it is not S3 Express"))
 }
 
 #[cfg(fuzzing)]
@@ -132,6 +142,6 @@ mod tests {
         let session = session_of(body).unwrap();
         assert_eq!((session.access_key(), session.token(), session.expires()), ("a", Some("t"), Some(1_369_353_600)));
         let listing = b"<ListBucketResult><Name>b</Name></ListBucketResult>";
-        assert_eq!(session_of(listing).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(session_of(listing).unwrap_err().error.kind(), ErrorKind::Unsupported);
     }
 }

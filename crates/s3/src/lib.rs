@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod answer;
 mod attempt;
 mod checksum;
 mod client;

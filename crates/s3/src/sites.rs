@@ -1,6 +1,6 @@
 //! Where requests go: to the configured endpoint, or for a while to another region of it that the store named.
 //!
-//! One wrong answer can name a region: a proxy's, a store's that is half started, anybody's over plain HTTP. So a region is learned like all
+//! One wrong answer can name a region: that of a proxy, of a store that is half started, or any over plain HTTP. So a region is learned like all
 //! else that answers say. It must have the shape of one and its host must resolve; it is on trial until an answer there was a success;
 //! what fails there leads back to the configured endpoint, and so does time. The configured endpoint is never forgotten: each move starts
 //! from it, so that no chain of answers leads further than one answer could.
@@ -21,7 +21,7 @@ pub const LEARNED_FOR: Duration = Duration::from_secs(600);
 pub struct Site {
     pub endpoint: Endpoint,
     pub target: Arc<Target>,
-    /// Whether the store named it, and nobody configured it.
+    /// Whether the store named it; otherwise it is the configured one.
     is_learned: bool,
 }
 
@@ -98,8 +98,8 @@ impl Sites {
         self.leave(site, |_| true)
     }
 
-    /// Nothing was heard for a whole operation: back to the configured site, unless the learned one was proven.
-    pub fn doubt(&self) {
+    /// A whole operation had no answer: back to the configured site, unless the learned one was proven.
+    pub fn leave_unproven(&self) {
         self.write().take_if(|learned| !learned.proven.load(Ordering::Relaxed));
     }
 
@@ -150,7 +150,7 @@ mod tests {
             if proven {
                 sites.prove(&learned);
             }
-            sites.doubt();
+            sites.leave_unproven();
             assert_eq!(Arc::ptr_eq(&sites.current(now), &learned), proven);
             assert!(sites.fail(&learned) != proven && sites.lose(&learned));
             assert!(Arc::ptr_eq(&sites.current(now), &configured));

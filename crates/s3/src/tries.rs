@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::answer::{self, Parse};
 use crate::attempt::{Answer, Turn};
 use crate::client::Inner;
 use crate::effort;
@@ -23,6 +24,16 @@ impl Inner {
     /// Sends a request whose answer is small, until it is answered or there is no more to try.
     pub fn ask(self: &Arc<Self>, request: &Request<'_>, bytes_max: usize) -> impl Future<Output = Result<Answer>> {
         Tries::new(self, request.class()).ask(request, bytes_max)
+    }
+
+    /// As [`Inner::ask`]; the answer is what `parse` makes of it, and what it refuses is a failed attempt.
+    pub fn ask_for<T: Send + 'static>(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        bytes_max: usize,
+        parse: Parse<T>,
+    ) -> impl Future<Output = Result<T>> {
+        Tries::new(self, request.class()).ask_for(request, bytes_max, parse)
     }
 }
 
@@ -68,6 +79,28 @@ impl<'c> Tries<'c> {
         }
     }
 
+    async fn ask_for<T: Send + 'static>(
+        mut self,
+        request: &Request<'_>,
+        bytes_max: usize,
+        parse: Parse<T>,
+    ) -> Result<T> {
+        request.check()?;
+        loop {
+            let trouble = match self.once(request, bytes_max).await {
+                Ok(answer) => match answer::read(answer, parse).await {
+                    Ok(value) => {
+                        self.won();
+                        return Ok(value);
+                    }
+                    Err(trouble) => trouble,
+                },
+                Err(trouble) => trouble,
+            };
+            self.after(trouble).await?;
+        }
+    }
+
     async fn ask(mut self, request: &Request<'_>, bytes_max: usize) -> Result<Answer> {
         request.check()?;
         loop {
@@ -83,7 +116,12 @@ impl<'c> Tries<'c> {
 
     /// One attempt. What becomes of its failure is for [`Tries::after`] to say.
     pub async fn once(&self, request: &Request<'_>, bytes_max: usize) -> Result<Answer, Trouble> {
-        self.inner.open(request, Turn::Wait, &mut []).await?.collect(self.inner, bytes_max).await
+        let open = self.inner.open(request, Turn::Wait, &mut []).await?;
+        let status = open.head.status;
+        if open.head.is_success() && !answer::is_expected(request.method, status) {
+            return Err(answer::foreign(answer::unexpected(status)));
+        }
+        open.collect(self.inner, bytes_max).await
     }
 
     /// The operation succeeded.

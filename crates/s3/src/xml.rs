@@ -5,7 +5,7 @@ use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::Event;
 use zeroize::Zeroizing;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// Elements nest no deeper in anything that S3 says.
 const DEPTH_MAX: usize = 16;
@@ -13,12 +13,37 @@ const DEPTH_MAX: usize = 16;
 /// Calls `leaf` at the end of every element with its path of local names and the text directly in it. Errors with `Io`
 /// when it is not XML.
 pub fn each(body: &[u8], mut leaf: impl FnMut(&[String], &str)) -> Result<()> {
+    each_below(body, None, &mut leaf)
+}
+
+/// As [`each`], and errors where the root element has another name, which is then seen before the rest is read.
+pub fn each_in(body: &[u8], root: &str, mut leaf: impl FnMut(&[String], &str)) -> Result<()> {
+    each_below(body, Some(root), &mut leaf)
+}
+
+fn each_below(body: &[u8], root: Option<&str>, leaf: &mut dyn FnMut(&[String], &str)) -> Result<()> {
     let text = std::str::from_utf8(body).map_err(|e| nonsense().with_source(e))?;
     let mut reader = Reader::from_str(text.trim_start());
     // Among other things the keys of a session.
     let (mut path, mut inside) = (Vec::<String>::new(), Zeroizing::new(String::new()));
+    let mut begun = false;
     loop {
-        match reader.read_event().map_err(|e| nonsense().with_source(e))? {
+        let event = reader.read_event().map_err(|e| nonsense().with_source(e))?;
+        if path.is_empty() {
+            match &event {
+                Event::Start(first) | Event::Empty(first) => {
+                    let is_other = root.is_some_and(|root| first.local_name().as_ref() != root);
+                    // Of roots there is one.
+                    if std::mem::replace(&mut begun, true) || is_other {
+                        return Err(nonsense());
+                    }
+                }
+                Event::Text(around) if around.trim().is_empty() => {}
+                Event::Text(_) | Event::CData(_) | Event::GeneralRef(_) => return Err(nonsense()),
+                _ => {}
+            }
+        }
+        match event {
             Event::Start(start) => {
                 if path.len() == DEPTH_MAX {
                     return Err(nonsense());
@@ -42,7 +67,7 @@ pub fn each(body: &[u8], mut leaf: impl FnMut(&[String], &str)) -> Result<()> {
                 path.pop();
                 inside.clear();
             }
-            Event::Eof => return if path.is_empty() { Ok(()) } else { Err(nonsense()) },
+            Event::Eof => return if path.is_empty() && begun { Ok(()) } else { Err(nonsense()) },
             _ => {}
         }
     }
@@ -106,8 +131,7 @@ pub fn is_sayable(text: &str) -> bool {
 
 /// An answer that is no S3 store's: a web server's page, or one that was cut.
 pub fn nonsense() -> Error {
-    Error::new(ErrorKind::Io, "the answer is not that of an S3 store: check the endpoint, and what stands between")
-        .retryable(true)
+    Error::foreign("the answer is not that of an S3 store: check the endpoint, and what stands between")
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ enum Kind {
     Accelerate,
     /// `s3-fips...`.
     Fips,
-    /// `bucket.vpce-id.s3.region.vpce`: an endpoint in somebody's own network, which leads to one region.
+    /// `bucket.vpce-id.s3.region.vpce`: an endpoint in a private network, which leads to one region.
     PrivateLink,
     /// `s3express-zone.region`.
     Express,
@@ -91,7 +91,7 @@ impl AwsHost {
         self.kind == Kind::Express
     }
 
-    /// Whether it is an endpoint in somebody's own network.
+    /// Whether it is an endpoint in a private network.
     pub fn is_private_link(&self) -> bool {
         self.kind == Kind::PrivateLink
     }

@@ -2,11 +2,12 @@ use std::sync::{Mutex, PoisonError};
 
 use super::is_missing;
 use super::join::all;
+use crate::answer;
 use crate::checksum::{Checksum, md5};
 use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
-use crate::retry::Class;
+use crate::retry::{Class, Trouble};
 use crate::time::Instant;
 use crate::xml;
 
@@ -30,7 +31,8 @@ impl Client {
     /// Deletes an object; that there is none is fine.
     pub async fn delete(&self, key: &str) -> Result<()> {
         let request = Request::new("DELETE", Some(key));
-        match self.run((Class::Delete, "delete"), self.inner.ask(&request, ANSWER_BYTES_MAX)).await {
+        let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, answer::deleted);
+        match self.run((Class::Delete, "delete"), asked).await {
             Err(e) if !is_missing(&e) => Err(e),
             _ => Ok(()),
         }
@@ -52,8 +54,8 @@ impl Client {
                 Ok(some) if some.iter().all(is_ours) => refused = some,
                 // It spells names its own way, so that nobody knows which of them stay: asked one by one it says so.
                 Ok(_) => refused = self.delete_each(&said).await?,
-                // Without a status it is the connection that lacks something.
-                Err(e) if e.kind() == ErrorKind::Unsupported && e.status().is_some() => {
+                // Without a status it is the connection that lacks something, or no store that answered.
+                Err(e) if (e.kind() == ErrorKind::Unsupported && e.status().is_some()) || e.is_foreign() => {
                     self.inner.deleting_many.note_lacking(Instant::now());
                     refused = self.delete_each(&said).await?;
                 }
@@ -91,8 +93,7 @@ impl Client {
             body: body.as_bytes(),
             ..Request::new("POST", None)
         };
-        let answer = self.inner.ask(&request, ANSWER_BYTES_MAX).await?;
-        refusals(&answer.body)
+        self.inner.ask_for(&request, ANSWER_BYTES_MAX, |_, body| refusals(body)).await
     }
 
     async fn delete_each(&self, keys: &[&str]) -> Result<Vec<Refused>> {
@@ -115,10 +116,10 @@ impl Client {
     }
 }
 
-/// The errors in a `DeleteResult`, which is a success all the same.
-pub(super) fn refusals(body: &[u8]) -> Result<Vec<Refused>> {
-    let (mut refused, mut key, mut code) = (Vec::new(), String::new(), String::new());
-    xml::each(body, |path, text| match path {
+/// The errors in a `DeleteResult`, which is a success all the same. Asked quietly, a store names no others.
+pub(super) fn refusals(body: &[u8]) -> Result<Vec<Refused>, Trouble> {
+    let (mut refused, mut key, mut code, mut nameless) = (Vec::new(), String::new(), String::new(), false);
+    answer::document(body, "DeleteResult", |path, text| match path {
         [_, error, field] if error == "Error" => match field.as_str() {
             "Key" => text.clone_into(&mut key),
             "Code" => text.clone_into(&mut code),
@@ -126,6 +127,7 @@ pub(super) fn refusals(body: &[u8]) -> Result<Vec<Refused>> {
         },
         [_, error] if error == "Error" => {
             let one = Refused { key: std::mem::take(&mut key), code: std::mem::take(&mut code) };
+            nameless |= one.key.is_empty() || one.code.is_empty();
             // An absent object is the result that was asked for.
             if one.code != "NoSuchKey" {
                 refused.push(one);
@@ -133,7 +135,8 @@ pub(super) fn refusals(body: &[u8]) -> Result<Vec<Refused>> {
         }
         _ => {}
     })?;
-    Ok(refused)
+    // An error of no key may be any key's.
+    if nameless { Err(answer::foreign(xml::nonsense())) } else { Ok(refused) }
 }
 
 #[cfg(test)]
@@ -147,6 +150,15 @@ mod tests {
         let refused = refusals(body).unwrap();
         assert_eq!(refused, [Refused { key: "b&c".into(), code: "AccessDenied".into() }]);
         assert!(refusals(b"<DeleteResult/>").unwrap().is_empty());
-        assert!(refusals(b"<DeleteResult><Error>").is_err());
+        for other in [
+            &b"<DeleteResult><Error>"[..],
+            b"<DeleteResult><Error><Code>AccessDenied</Code></Error></DeleteResult>",
+            b"<DeleteResult><Error><Key>k</Key></Error></DeleteResult>",
+            b"<Error><Code>InternalError</Code></Error>",
+            b"<html></html>",
+            b"",
+        ] {
+            assert!(refusals(other).is_err(), "{}", String::from_utf8_lossy(other));
+        }
     }
 }

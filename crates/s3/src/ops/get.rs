@@ -8,6 +8,7 @@ use kvtier_mem::Lease;
 use super::head::Object;
 use super::is_missing;
 use super::landing::Course;
+use crate::answer;
 use crate::attempt::{Open, Turn};
 use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
@@ -162,6 +163,9 @@ async fn attempt(
     };
     if !open.head.is_success() {
         return Err(open.refusal(inner).await);
+    }
+    if !answer::is_expected(request.method, open.head.status) {
+        return Err(answer::foreign(answer::unexpected(open.head.status)));
     }
     let proven = landing.filled() == 0 && landing.begin(&open.head);
     course.check(&open.head, landing, verify && !proven).map_err(unfit)?;

@@ -1,9 +1,11 @@
+use crate::answer;
 use crate::client::Client;
 use crate::encode;
 use crate::endpoint::Provider;
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::Head;
 use crate::request::Request;
-use crate::retry::Class;
+use crate::retry::{Class, Trouble};
 use crate::time::{http_date, iso};
 use crate::xml;
 
@@ -101,9 +103,16 @@ impl Client {
         query.extend((!list.prefix.is_empty()).then_some(("prefix", list.prefix.as_str())));
         query.extend(list.start_after.as_deref().map(|after| ("start-after", after)));
         let request = Request { query: &query, ..Request::new("GET", None) };
-        let answer = self.run((Class::Control, "list"), self.inner.ask(&request, ANSWER_BYTES_MAX)).await?;
-        let date = answer.head.header("date").and_then(http_date);
-        page(&answer.body).map(|page| Page { date, ..page }).map_err(|e| e.with_op("list"))
+        let asked = async {
+            let found = self.inner.ask_for(&request, ANSWER_BYTES_MAX, |head, body| {
+                page(body).map(|page| Page { date: date(head), ..page })
+            });
+            found.await.and_then(|found| match next.is_some() && found.next.as_deref() == next {
+                true => Err(endless()),
+                false => Ok(found),
+            })
+        };
+        self.run((Class::Control, "list"), asked).await
     }
 
     /// One page of the unfinished uploads under a prefix; `next` is that of the page before.
@@ -114,10 +123,27 @@ impl Client {
         query.extend(next.map(|(_, id)| ("upload-id-marker", id.as_str())));
         query.push(("uploads", ""));
         let request = Request { query: &query, ..Request::new("GET", None) };
-        let answer = self.run((Class::Control, "list_uploads"), self.inner.ask(&request, ANSWER_BYTES_MAX)).await?;
-        let date = answer.head.header("date").and_then(http_date);
-        uploads(&answer.body).map(|found| Uploads { date, ..found }).map_err(|e| e.with_op("list_uploads"))
+        let asked = async {
+            let found = self.inner.ask_for(&request, ANSWER_BYTES_MAX, |head, body| {
+                uploads(body).map(|found| Uploads { date: date(head), ..found })
+            });
+            found.await.and_then(|found| match next.is_some() && found.next.as_ref() == next {
+                true => Err(endless()),
+                false => Ok(found),
+            })
+        };
+        self.run((Class::Control, "list_uploads"), asked).await
     }
+}
+
+/// When the store answered.
+fn date(head: &Head) -> Option<i64> {
+    head.header("date").and_then(http_date)
+}
+
+/// A listing whose next page begins where this one did.
+fn endless() -> Error {
+    Error::foreign("the store's listing does not end: its next page is the same again")
 }
 
 /// Texts in a listing, which are encoded when it says so.
@@ -139,11 +165,11 @@ impl Texts {
     }
 }
 
-pub(super) fn page(body: &[u8]) -> Result<Page> {
+pub(super) fn page(body: &[u8]) -> Result<Page, Trouble> {
     let (mut page, mut entry, mut texts) =
         (Page::default(), Entry::default(), Texts { encoded: says_encoded(body), bad: false });
-    let (mut root, mut truncated) = (false, false);
-    xml::each(body, |path, text| match path {
+    let mut truncated = false;
+    answer::document(body, "ListBucketResult", |path, text| match path {
         [_, contents, field] if contents == "Contents" => match field.as_str() {
             "Key" => entry.key = texts.of(text),
             "Size" => match text.parse() {
@@ -159,21 +185,20 @@ pub(super) fn page(body: &[u8]) -> Result<Page> {
         [_, field] if field == "IsTruncated" => truncated = text == "true",
         // Opaque: it is not encoded as the keys are.
         [_, field] if field == "NextContinuationToken" => page.next = Some(text.to_owned()),
-        [only] => root = only == "ListBucketResult",
         _ => {}
     })?;
     page.next = page.next.filter(|next| truncated && !next.is_empty());
-    match root && !texts.bad && truncated == page.next.is_some() {
+    match !texts.bad && truncated == page.next.is_some() {
         true => Ok(page),
-        false => Err(xml::nonsense()),
+        false => Err(answer::foreign(xml::nonsense())),
     }
 }
 
-pub(super) fn uploads(body: &[u8]) -> Result<Uploads> {
+pub(super) fn uploads(body: &[u8]) -> Result<Uploads, Trouble> {
     let (mut found, mut upload, mut texts) =
         (Uploads::default(), Upload::default(), Texts { encoded: says_encoded(body), bad: false });
-    let (mut root, mut truncated, mut next) = (false, false, (String::new(), String::new()));
-    xml::each(body, |path, text| match path {
+    let (mut truncated, mut next) = (false, (String::new(), String::new()));
+    answer::document(body, "ListMultipartUploadsResult", |path, text| match path {
         [_, one, field] if one == "Upload" => match field.as_str() {
             "Key" => upload.key = texts.of(text),
             "UploadId" => text.clone_into(&mut upload.id),
@@ -184,13 +209,12 @@ pub(super) fn uploads(body: &[u8]) -> Result<Uploads> {
         [_, field] if field == "IsTruncated" => truncated = text == "true",
         [_, field] if field == "NextKeyMarker" => next.0 = texts.of(text),
         [_, field] if field == "NextUploadIdMarker" => text.clone_into(&mut next.1),
-        [only] => root = only == "ListMultipartUploadsResult",
         _ => {}
     })?;
     // Where it goes on must be said, or the same page would come again.
     let lost = truncated && next.0.is_empty();
     found.next = truncated.then_some(next);
-    if root && !texts.bad && !lost { Ok(found) } else { Err(xml::nonsense()) }
+    if !texts.bad && !lost { Ok(found) } else { Err(answer::foreign(xml::nonsense())) }
 }
 
 /// Whether keys are encoded: some stores do it, and say so, only after the keys.

@@ -43,4 +43,6 @@ pub fn fuzz_check(head: &crate::http::Head) {
 #[cfg(fuzzing)]
 pub fn fuzz_answers(body: &[u8]) {
     drop((list::page(body), list::uploads(body), delete::refusals(body), multipart::completed(body)));
+    let head = crate::http::Head::parse(b"HTTP/1.1 200 OK\r\n\r\n", false).ok().flatten().expect("a head").0;
+    drop((multipart::created(&head, body), crate::answer::stored(&head, body), crate::answer::deleted(&head, body)));
 }

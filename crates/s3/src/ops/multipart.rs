@@ -5,18 +5,22 @@ use kvtier_mem::View;
 
 use super::join;
 use super::put::{Put, Stored, host, sum_header};
+use crate::answer;
 use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
-use crate::http::digits;
+use crate::http::Head;
 use crate::request::{Payload, Request};
-use crate::retry::{Class, Refusal, classify};
+use crate::retry::{Class, Trouble};
+use crate::time::http_date;
 use crate::tries::Tries;
-use crate::xml::{self, Complaint};
+use crate::xml;
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// S3 takes no more parts.
 const PARTS_MAX: usize = 10_000;
+/// The hosts of one store say the time to the second, and not all the same.
+const CLOCK_SLACK_S: i64 = 2;
 /// Giving up is given up after this long; what is left then is found by listing uploads.
 const ABORT_MAX: Duration = Duration::from_secs(10);
 
@@ -36,10 +40,10 @@ impl Client {
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         self.run((Class::Write, "put_multipart"), async {
-            let id = create(&self.inner, key, put).await?;
-            let upload = Upload { inner: &self.inner, key, id, done: false };
+            let created = create(&self.inner, key, put).await?;
+            let upload = Upload { inner: &self.inner, key, put, created, done: false };
             let parts = upload.send(bytes, part_bytes, width).await?;
-            let stored = upload.complete(&parts, (bytes.len() as u64, put.if_absent)).await?;
+            let stored = upload.complete(&parts, bytes.len() as u64).await?;
             self.inner.counters.bytes_out.add(bytes.len() as u64);
             Ok(stored)
         })
@@ -52,25 +56,37 @@ impl Client {
     }
 }
 
-async fn create(inner: &Arc<Inner>, key: &str, put: &Put) -> Result<String> {
+async fn create(inner: &Arc<Inner>, key: &str, put: &Put) -> Result<Created> {
     let mut headers: Vec<(&str, &str)> = put.meta.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     headers.extend(inner.config.checksum.name().map(|name| ("x-amz-checksum-algorithm", name)));
     headers.extend(put.class_header(&inner.config));
     let request = Request { query: &[("uploads", "")], headers: &headers, ..Request::new("POST", Some(key)) };
-    let answer = inner.ask(&request, ANSWER_BYTES_MAX).await?;
+    inner.ask_for(&request, ANSWER_BYTES_MAX, created).await
+}
+
+/// An upload that was begun.
+#[derive(Debug)]
+pub(super) struct Created {
+    id: String,
+    /// When the store said so, in seconds since 1970 by its clock.
+    date: Option<i64>,
+}
+
+pub(super) fn created(head: &Head, body: &[u8]) -> Result<Created, Trouble> {
     let mut id = None;
-    xml::each(&answer.body, |path, text| {
-        if path.last().is_some_and(|name| name == "UploadId") {
+    answer::document(body, "InitiateMultipartUploadResult", |path, text| {
+        if matches!(path, [_, field] if field == "UploadId") {
             id = Some(text.to_owned());
         }
     })?;
-    id.filter(|id| !id.is_empty()).ok_or_else(xml::nonsense)
+    let id = id.filter(|id| !id.is_empty()).ok_or_else(|| answer::foreign(xml::nonsense()))?;
+    Ok(Created { id, date: head.header("date").and_then(http_date) })
 }
 
 async fn abort(inner: &Arc<Inner>, key: &str, id: &str) -> Result<()> {
     inner.counters.aborts.one();
     let request = Request { query: &[("uploadId", id)], ..Request::new("DELETE", Some(key)) };
-    match inner.ask(&request, ANSWER_BYTES_MAX).await {
+    match inner.ask_for(&request, ANSWER_BYTES_MAX, answer::deleted).await {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
         _ => Ok(()),
     }
@@ -83,7 +99,8 @@ type Part = (String, Option<String>);
 struct Upload<'a> {
     inner: &'a Arc<Inner>,
     key: &'a str,
-    id: String,
+    put: &'a Put,
+    created: Created,
     done: bool,
 }
 
@@ -107,7 +124,7 @@ impl Upload<'_> {
         let (sum, number) = (self.inner.config.checksum, number.to_string());
         let value = sum.of(bytes);
         let header = sum_header(sum, value.as_deref());
-        let query = [("partNumber", number.as_str()), ("uploadId", self.id.as_str())];
+        let query = [("partNumber", number.as_str()), ("uploadId", self.created.id.as_str())];
         let headers = header.as_slice();
         let request = Request {
             query: &query,
@@ -116,35 +133,28 @@ impl Upload<'_> {
             payload: Payload::Bulk,
             ..Request::new("PUT", Some(self.key))
         };
-        let answer = self.inner.ask(&request, ANSWER_BYTES_MAX).await?;
-        let etag = answer
-            .head
-            .header("etag")
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the store names no version of a part"))?;
-        Ok((etag.to_owned(), value))
+        let etag = self.inner.ask_for(&request, ANSWER_BYTES_MAX, answer::stored).await?;
+        Ok((etag, value))
     }
 
-    /// Makes an object of the parts. The store may say 200 first and fail later, in the body; and an attempt that failed may
-    /// have succeeded all the same, so that the next one finds no upload.
-    async fn complete(mut self, parts: &[Part], (bytes, if_absent): (u64, bool)) -> Result<Stored> {
+    /// Makes an object of the parts. The store may say 200 first and fail later, in the body; a proxy may say 200; and an attempt that
+    /// failed may have succeeded all the same, so that the next one finds no upload. What cannot be known from the answer is looked for.
+    async fn complete(mut self, parts: &[Part], bytes: u64) -> Result<Stored> {
         let body = manifest(parts, self.inner.config.checksum);
-        let query = [("uploadId", self.id.as_str())];
-        let condition = [("if-none-match", "*")];
+        let query = [("uploadId", self.created.id.as_str())];
+        let (condition, if_absent) = ([("if-none-match", "*")], self.put.if_absent);
         let headers = if if_absent { &condition[..] } else { &[] };
         let request = Request { query: &query, headers, body: body.as_bytes(), ..Request::new("POST", Some(self.key)) };
         let (mut tries, mut repeated) = (Tries::new(self.inner, Class::Write), false);
         loop {
             let trouble = match tries.once(&request, ANSWER_BYTES_MAX).await {
-                Ok(answer) => match completed(&answer.body)? {
+                Ok(answer) => match completed(&answer.body) {
                     Ok(etag) => {
                         tries.won();
                         self.done = true;
                         return Ok(Stored::New { etag });
                     }
-                    Err(complaint) => {
-                        let (code, request_id) = (complaint.code, complaint.request_id);
-                        classify(Refusal { status: 200, code, request_id, ..Refusal::default() })
-                    }
+                    Err(trouble) => trouble,
                 },
                 Err(trouble) => trouble,
             };
@@ -152,38 +162,41 @@ impl Upload<'_> {
             if if_absent && error.status() == Some(412) && error.code() != Some("InvalidRequest") {
                 return Ok(Stored::Present);
             }
-            if repeated && error.code() == Some("NoSuchUpload") && self.is_there(bytes).await? {
+            let may_be_done = error.is_foreign() || (repeated && error.code() == Some("NoSuchUpload"));
+            if may_be_done && let Some(stored) = self.find(bytes).await? {
                 self.done = true;
-                return Ok(Stored::New { etag: None });
+                return Ok(stored);
             }
             tries.after(trouble).await?;
             repeated = true;
         }
     }
 
-    /// Whether an object of that length is there.
-    async fn is_there(&self, bytes: u64) -> Result<bool> {
-        match self.inner.ask(&Request::new("HEAD", Some(self.key)), 0).await {
-            Ok(answer) => Ok(answer.head.header("content-length").and_then(digits) == Some(bytes)),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(e),
-        }
+    /// The object that the upload has become, if it is there: of its length, with its metadata, and no older than the upload.
+    async fn find(&self, bytes: u64) -> Result<Option<Stored>> {
+        let head = match self.inner.ask(&Request::new("HEAD", Some(self.key)), 0).await {
+            Ok(answer) => answer.head,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let has = |(name, value): &(String, String)| head.header(name) == Some(value.as_str());
+        let modified = head.header("last-modified").and_then(http_date);
+        // Stores date an object by the upload's beginning or by its end.
+        let is_new = modified.zip(self.created.date).is_none_or(|(modified, begun)| modified + CLOCK_SLACK_S >= begun);
+        let is_it = head.length == Some(bytes) && self.put.meta.iter().all(has) && is_new;
+        Ok(is_it.then(|| Stored::New { etag: head.etag().map(str::to_owned) }))
     }
 }
 
-/// The version of the object that was made, or why none was.
-pub(super) fn completed(body: &[u8]) -> Result<std::result::Result<Option<String>, Complaint>> {
-    let complaint = Complaint::of(body);
-    if complaint.code.is_some() {
-        return Ok(Err(complaint));
-    }
+/// The version of the object that was made.
+pub(super) fn completed(body: &[u8]) -> Result<Option<String>, Trouble> {
     let mut etag = None;
-    xml::each(body, |path, text| {
-        if path.last().is_some_and(|name| name == "ETag") {
+    answer::document(body, "CompleteMultipartUploadResult", |path, text| {
+        if matches!(path, [_, field] if field == "ETag") {
             etag = Some(text.to_owned());
         }
     })?;
-    Ok(Ok(etag))
+    Ok(etag)
 }
 
 impl Drop for Upload<'_> {
@@ -191,7 +204,7 @@ impl Drop for Upload<'_> {
         if self.done {
             return;
         }
-        let (inner, key, id) = (Arc::clone(self.inner), self.key.to_owned(), std::mem::take(&mut self.id));
+        let (inner, key, id) = (Arc::clone(self.inner), self.key.to_owned(), std::mem::take(&mut self.created.id));
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { tokio::time::timeout(ABORT_MAX, abort(&inner, &key, &id)).await });
         }

@@ -2,6 +2,7 @@ use std::pin::pin;
 
 use kvtier_mem::View;
 
+use crate::answer;
 use crate::checksum::Checksum;
 use crate::client::Client;
 use crate::config::Config;
@@ -89,10 +90,11 @@ impl Client {
         }
         let headers = headers.as_slice();
         let request = Request { headers, body: bytes, payload: Payload::Bulk, ..Request::new("PUT", Some(key)) };
-        match self.run((Class::Write, "put"), pin!(self.inner.ask(&request, ANSWER_BYTES_MAX))).await {
-            Ok(answer) => {
+        let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, answer::stored);
+        match self.run((Class::Write, "put"), pin!(asked)).await {
+            Ok(etag) => {
                 self.inner.counters.bytes_out.add(bytes.len() as u64);
-                Ok(Stored::New { etag: answer.head.etag().map(str::to_owned) })
+                Ok(Stored::New { etag: Some(etag) })
             }
             Err(e) if put.if_absent && e.status() == Some(412) && e.code() != Some("InvalidRequest") => {
                 Ok(Stored::Present)

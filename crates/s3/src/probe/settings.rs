@@ -8,6 +8,11 @@ use crate::request::Request;
 use crate::retry::Class;
 use crate::xml;
 
+/// The documents that say it, and the element in them that does.
+const VERSIONING: [&str; 2] = ["VersioningConfiguration", "Status"];
+const OBJECT_LOCK: [&str; 2] = ["ObjectLockConfiguration", "ObjectLockEnabled"];
+const OTHER: &str = "the store answers another question";
+
 /// What a bucket is set to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -68,16 +73,16 @@ impl Client {
     /// Asks what the bucket is set to: three requests. What the store has no call for, or denies, is an answer too.
     pub async fn settings(&self) -> Result<Settings> {
         Ok(Settings {
-            versioning: self.setting("versioning", "Status").await?,
-            object_lock: self.setting("object-lock", "ObjectLockEnabled").await?,
+            versioning: self.setting("versioning", VERSIONING).await?,
+            object_lock: self.setting("object-lock", OBJECT_LOCK).await?,
             lifecycle: self.lifecycle().await?,
         })
     }
 
-    /// A setting of the bucket, by one element in the answer to `GET ?name`.
-    async fn setting(&self, name: &str, field: &str) -> Result<Setting> {
+    /// A setting of the bucket, by one element below the root of the answer to `GET ?name`.
+    async fn setting(&self, name: &str, [root, field]: [&str; 2]) -> Result<Setting> {
         match self.ask_setting(name).await {
-            Ok(answer) => Ok(setting(&answer.body, field)),
+            Ok(answer) => Ok(setting(&answer.body, root, field)),
             Err(e) if is_unset(&e) => Ok(Setting::Off),
             Err(e) => why_not(e).map(Setting::Unknown),
         }
@@ -112,9 +117,9 @@ fn why_not(e: Error) -> Result<String> {
 }
 
 /// Some stores answer questions that they do not know with something else, such as a listing: that is no answer.
-pub fn setting(body: &[u8], field: &str) -> Setting {
-    let (mut found, mut root) = (Setting::Off, String::new());
-    let read = xml::each(body, |path, text| match path {
+pub fn setting(body: &[u8], root: &str, field: &str) -> Setting {
+    let mut found = Setting::Off;
+    let read = xml::each_in(body, root, |path, text| match path {
         [_, name] if name == field => {
             found = match text.trim() {
                 "Enabled" => Setting::On,
@@ -122,30 +127,20 @@ pub fn setting(body: &[u8], field: &str) -> Setting {
                 _ => Setting::Off,
             };
         }
-        [name] => name.clone_into(&mut root),
         _ => {}
     });
-    match read {
-        Ok(()) if root.ends_with("Configuration") => found,
-        Ok(()) => Setting::Unknown("the store answers another question".into()),
-        Err(_) => Setting::Unknown("the answer is not XML".into()),
-    }
+    if read.is_ok() { found } else { Setting::Unknown(OTHER.into()) }
 }
 
 /// The rules in a `LifecycleConfiguration`.
 pub fn lifecycle(body: &[u8]) -> Lifecycle {
-    let (mut rules, mut rule, mut root) = (Vec::new(), Rule::default(), String::new());
-    let read = xml::each(body, |path, text| match path {
+    let (mut rules, mut rule) = (Vec::new(), Rule::default());
+    let read = xml::each_in(body, "LifecycleConfiguration", |path, text| match path {
         [_, one] if one == "Rule" => rules.push(std::mem::take(&mut rule)),
         [_, one, rest @ ..] if one == "Rule" => rule.learn(rest, text.trim()),
-        [name] => name.clone_into(&mut root),
         _ => {}
     });
-    match read {
-        Ok(()) if root == "LifecycleConfiguration" => Lifecycle::Rules(rules),
-        Ok(()) => Lifecycle::Unknown("the store answers another question".into()),
-        Err(_) => Lifecycle::Unknown("the answer is not XML".into()),
-    }
+    if read.is_ok() { Lifecycle::Rules(rules) } else { Lifecycle::Unknown(OTHER.into()) }
 }
 
 impl Rule {
@@ -241,7 +236,8 @@ impl Lifecycle {
 /// Every answer about settings.
 #[cfg(fuzzing)]
 pub fn fuzz_settings(body: &[u8]) {
-    let (versioning, object_lock) = (setting(body, "Status"), setting(body, "ObjectLockEnabled"));
+    let (versioning, object_lock) =
+        (setting(body, VERSIONING[0], VERSIONING[1]), setting(body, OBJECT_LOCK[0], OBJECT_LOCK[1]));
     drop(Settings { versioning, object_lock, lifecycle: lifecycle(body) }.caveats("p/"));
 }
 
@@ -251,7 +247,7 @@ mod tests {
 
     #[test]
     fn settings_are_read_and_other_answers_are_not_taken_for_them() {
-        let of = |body: &str| setting(body.as_bytes(), "Status");
+        let of = |body: &str| setting(body.as_bytes(), VERSIONING[0], VERSIONING[1]);
         assert_eq!(of("<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"), Setting::On);
         let suspended = "<VersioningConfiguration><Status>Suspended</Status></VersioningConfiguration>";
         assert_eq!(of(suspended), Setting::Suspended);

@@ -40,6 +40,8 @@ pub enum Fault {
     OkThenError(&'static str),
     /// As the last, but the request was carried out.
     DoneThenError(u16, &'static str),
+    /// Another answer than the store's.
+    Foreign(Foreign),
     /// The body comes in chunks.
     Chunked,
     /// The body ends in good order after so many bytes, though more were announced. (HTTP/2 only; as `Cut` otherwise.)
@@ -50,6 +52,26 @@ pub enum Fault {
     Clog,
     /// The connection closes without a word after the answer.
     CloseAfter,
+}
+
+/// What something else says in the store's place: without the store's id, and without a version unless a header has one.
+#[derive(Clone, Debug, Default)]
+pub struct Foreign {
+    /// The status.
+    pub status: u16,
+    /// More headers: names and values.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+    /// Whether the store carried the request out.
+    pub done: bool,
+}
+
+impl Foreign {
+    /// This status and body; nothing is done.
+    pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        Foreign { status, body: body.into(), ..Foreign::default() }
+    }
 }
 
 /// Where an error sends the client.

@@ -16,7 +16,7 @@ mod store;
 mod wire;
 mod xml;
 
-pub use fault::{Elsewhere, Fault, Rule};
+pub use fault::{Elsewhere, Fault, Foreign, Rule};
 #[cfg(feature = "http2")]
 pub use http2::{ca_pem, server_pem};
 pub use server::{Seen, Server, Setup};

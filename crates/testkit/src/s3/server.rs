@@ -407,6 +407,7 @@ impl Shared {
                 return Response::new(*status, "<html><body><h1>Bad gateway<br></body></html>");
             }
             Some(Fault::OkThenError(code)) => return Response::error(200, code),
+            Some(Fault::Foreign(foreign)) if !foreign.done => return Response::foreign(foreign),
             Some(Fault::Elsewhere(elsewhere)) => {
                 let refusal = Response::complaint(elsewhere.status, &elsewhere.inside);
                 let (name, value) = elsewhere.header.clone().unwrap_or(("x-none", String::new()));
@@ -428,6 +429,7 @@ impl Shared {
         let response = self.handle(&request, body);
         match fault {
             Some(Fault::DoneThenError(status, code)) => Response::error(*status, code),
+            Some(Fault::Foreign(foreign)) => Response::foreign(foreign),
             _ => response,
         }
     }
@@ -531,7 +533,11 @@ impl Shared {
     pub(super) fn dated(&self, response: Response) -> Response {
         let response = response.with("date", calendar::http(self.now()));
         // A proxy's page has no id of the store's.
-        if response.body.starts_with(b"<html>") { response } else { response.with("x-amz-request-id", "REQ1") }
+        if response.foreign || response.body.starts_with(b"<html>") {
+            response
+        } else {
+            response.with("x-amz-request-id", "REQ1")
+        }
     }
 
     pub(super) fn note(&self, request: &Request, status: u16) {

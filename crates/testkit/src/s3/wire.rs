@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
-use super::fault::Fault;
+use super::fault::{Fault, Foreign};
 
 const HEADERS_MAX: usize = 100;
 
@@ -91,16 +91,24 @@ pub struct Response {
     pub announced: Option<usize>,
     /// Whether the body is sent in chunks.
     pub chunked: bool,
+    /// Whether it is not the store's own.
+    pub foreign: bool,
 }
 
 impl Response {
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Response { status, headers: Vec::new(), body: body.into(), announced: None, chunked: false }
+        Response { status, headers: Vec::new(), body: body.into(), announced: None, chunked: false, foreign: false }
     }
 
     /// An error as S3 writes it.
     pub fn error(status: u16, code: &str) -> Self {
         Response::complaint(status, &format!("<Code>{code}</Code>"))
+    }
+
+    /// What is not the store's.
+    pub fn foreign(of: &Foreign) -> Self {
+        let headers = of.headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        Response { headers, foreign: true, ..Response::new(of.status, of.body.clone()) }
     }
 
     /// An error with more in it than a code.

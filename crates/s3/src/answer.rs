@@ -1,0 +1,168 @@
+//! What counts as the answer to a request: the status that S3 gives for it, and a document with the root element that the operation has.
+//!
+//! Not everything that says 200 is the store: a proxy has pages of its own, and the store itself says 200 first and fails later, in the
+//! body. Whatever is not the document that was asked for is a failed attempt, never an empty success.
+
+use zeroize::Zeroizing;
+
+use crate::attempt::Answer;
+use crate::error::{Error, ErrorKind};
+use crate::http::Head;
+use crate::retry::{Again, Refusal, Trouble, classify};
+use crate::xml::{self, Complaint};
+
+/// What an answer is read by.
+pub type Parse<T> = fn(&Head, &[u8]) -> Result<T, Trouble>;
+
+/// Longer documents are not read on the thread that others wait for: reading 8 MiB takes a tenth of a second.
+const READ_HERE_MAX: usize = 64 * 1024;
+
+/// Reads an answer. The body is wiped where it may hold a secret, which long ones never do.
+pub async fn read<T: Send + 'static>(answer: Answer, parse: Parse<T>) -> Result<T, Trouble> {
+    let Answer { head, body } = answer;
+    if body.len() <= READ_HERE_MAX {
+        return parse(&head, &Zeroizing::new(body));
+    }
+    let reading = tokio::task::spawn_blocking(move || parse(&head, &body));
+    let ended = |e| Trouble::last(Error::new(ErrorKind::Io, "the reading of an answer broke off").with_source(e));
+    reading.await.unwrap_or_else(|e| Err(ended(e)))
+}
+
+/// An answer without a document. A body that is none of the store's errors and no page of a proxy's is passed over.
+pub fn done(_: &Head, body: &[u8]) -> Result<(), Trouble> {
+    if body.trim_ascii().is_empty() {
+        return Ok(());
+    }
+    let mut is_page = false;
+    let read = xml::each(body, |path, _| is_page |= path.len() == 1 && path[0].eq_ignore_ascii_case("html"));
+    match complaint(body) {
+        Some(trouble) => Err(trouble),
+        None if is_page || read.is_err() => Err(foreign(xml::nonsense())),
+        None => Ok(()),
+    }
+}
+
+/// As [`done`], of a request that stores: the version that was made, which every store names.
+pub fn stored(head: &Head, body: &[u8]) -> Result<String, Trouble> {
+    done(head, body)?;
+    let unnamed = || foreign(xml::nonsense().with_source("no etag: the version that was stored is not named"));
+    head.etag().map(str::to_owned).ok_or_else(unnamed)
+}
+
+/// As [`done`], of a request that deletes: nothing but an empty answer says that something is gone.
+pub fn deleted(head: &Head, body: &[u8]) -> Result<(), Trouble> {
+    done(head, body)?;
+    if body.trim_ascii().is_empty() { Ok(()) } else { Err(foreign(xml::nonsense())) }
+}
+
+/// Reads a document whose root element is `root`: calls `leaf` as [`xml::each`] does. Whatever else the body is, is a failed attempt: the
+/// store's own error, or no answer of the store at all.
+pub fn document(body: &[u8], root: &str, leaf: impl FnMut(&[String], &str)) -> Result<(), Trouble> {
+    match xml::each_in(body, root, leaf) {
+        Ok(()) => Ok(()),
+        Err(e) => Err(complaint(body).unwrap_or_else(|| foreign(e))),
+    }
+}
+
+/// Not the store's answer: another attempt may meet the store. It says nothing of the store's health.
+pub fn foreign(error: Error) -> Trouble {
+    Trouble { error, again: Again::Backoff(None), sick: false }
+}
+
+/// The error that a body with a good status is, if it is one.
+fn complaint(body: &[u8]) -> Option<Trouble> {
+    xml::each_in(body, "Error", |_, _| {}).ok()?;
+    let Complaint { code, request_id, .. } = Complaint::of(body);
+    // The status that the error would have had by itself.
+    let status = match code.as_deref().unwrap_or_default() {
+        "AccessDenied" | "SignatureDoesNotMatch" | "AccountProblem" | "AllAccessDisabled" => 403,
+        "NoSuchUpload" | "NoSuchKey" | "NoSuchBucket" => 404,
+        "PreconditionFailed" => 412,
+        "MalformedXML" | "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "EntityTooLarge"
+        | "InvalidRequest" | "InvalidArgument" => 400,
+        "NotImplemented" | "MethodNotAllowed" => 501,
+        _ => 500,
+    };
+    let trouble = classify(Refusal { status, code, request_id, ..Refusal::default() });
+    // The connection is well, and the store answers.
+    Some(Trouble { sick: false, ..trouble })
+}
+
+/// Whether a successful status is one that S3 has for this method; others say that something else was done, or nothing yet.
+pub fn is_expected(method: &str, status: u16) -> bool {
+    match method {
+        "GET" | "HEAD" => matches!(status, 200 | 206),
+        "DELETE" => matches!(status, 200 | 204),
+        "PUT" => matches!(status, 200 | 201 | 204),
+        _ => status == 200,
+    }
+}
+
+/// A success that S3 does not have.
+pub fn unexpected(status: u16) -> Error {
+    let what = "a success that S3 has not for this: check the endpoint, and what stands between";
+    Error::foreign(what).with_answer(status, None, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(headers: &str) -> Head {
+        Head::parse(format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n").as_bytes(), false).unwrap().unwrap().0
+    }
+
+    #[test]
+    fn a_page_is_neither_a_store_nor_a_delete() {
+        let version = head("etag: \"v\"");
+        assert_eq!(stored(&version, b"").unwrap(), "\"v\"");
+        assert!(stored(&version, b"<PutObjectResult/>").is_ok() && deleted(&version, b" \n").is_ok());
+        assert!(stored(&head("x: y"), b"").is_err(), "no version");
+        for page in [
+            &b"<html>please log in</html>"[..],
+            b"<!DOCTYPE html><html><br></html>",
+            b"please log in",
+            b"<Error><Code>InternalError</Code></Error>",
+        ] {
+            assert!(stored(&version, page).is_err() && deleted(&version, page).is_err());
+        }
+        assert!(deleted(&version, b"<DeleteResult/>").is_err());
+    }
+
+    fn of(body: &str) -> Option<(ErrorKind, Again)> {
+        let read = document(body.as_bytes(), "Wanted", |_, _| {});
+        read.err().map(|trouble| (trouble.error.kind(), trouble.again))
+    }
+
+    #[test]
+    fn only_the_document_that_was_asked_for_is_an_answer() {
+        assert_eq!(of("<Wanted/>"), None);
+        assert_eq!(of("  \n<?xml version='1.0'?>\n<Wanted xmlns='u'><a>1</a></Wanted>\n"), None);
+        let again = Some((ErrorKind::Io, Again::Backoff(None)));
+        for other in [
+            "",
+            "   \n\n  ",
+            "<html></html>",
+            "<!DOCTYPE html><html><body>please log in<br></body></html>",
+            "wanted",
+            "<Wanted>",
+            "<Wanted/><Wanted/>",
+            "<Error/><Wanted/>",
+            "<Wanted/>and more",
+            "<Other><Wanted/></Other>",
+            "<Error><Code>InternalError</Code></Error>",
+            "<Error><Message>We encountered an internal error</Message></Error>",
+            "<Error><Code>Internal Error</Code></Error>",
+            "<Error><Code>SomethingNew</Code></Error>",
+        ] {
+            assert_eq!(of(other), again, "{other}");
+        }
+        let error = |code: &str| of(&format!("<Error><Code>{code}</Code></Error>")).map(|(kind, _)| kind);
+        assert_eq!(error("AccessDenied"), Some(ErrorKind::Denied));
+        assert_eq!(error("SlowDown"), Some(ErrorKind::Throttled));
+        assert_eq!(error("NoSuchUpload"), Some(ErrorKind::NotFound));
+        assert_eq!(error("InvalidPart"), Some(ErrorKind::Invalid));
+        assert_eq!(error("PreconditionFailed"), Some(ErrorKind::Conflict));
+        assert_eq!(error("NotImplemented"), Some(ErrorKind::Unsupported));
+    }
+}
