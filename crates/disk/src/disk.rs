@@ -143,7 +143,11 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     let mut open = || {
         let may_write = !home.is_read_only();
         let aside_bytes = home::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
-        let reader = history::restore(&own, index)?;
+        let (reader, damage) = history::restore(&own, index)?;
+        damage.into_iter().for_each(|found| home.note_damage(found));
+        if Ledger::peek(&own).is_ok_and(|total| total.is_none()) && own.join("ledger").exists() {
+            home.note_damage(format!("{}/ledger is damaged; it is counted anew", own.display()));
+        }
         let ledger = if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
         // Nobody else is at work: what is listed is what there is. Otherwise the others keep the total, but for those who died.
         let used = index.usage().used;

@@ -193,6 +193,7 @@ impl<M: Mover> Chores<M> {
         shared.journal.flush()?;
         let living: BTreeSet<String> = living(&own.join("tmp"))?;
         let merged = self.reader.read(Some(name))?;
+        self.reader.take_damage().into_iter().for_each(|found| shared.home.note_damage(found));
         for some in merged.chunks(4096) {
             let mut index = shared.index();
             some.iter().for_each(|record| history::apply(&mut index, record));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::home::{DOOR_WAIT_MAX, lock_within, open_rw};
+use crate::home::{DOOR_WAIT_MAX, bookkeeping, lock_within, open_rw};
 
 const MAGIC: [u8; 8] = *b"KVTLEDG1";
 const BYTES: usize = 16;
@@ -143,8 +143,8 @@ impl Ledger {
 
     /// What the ledger says, without opening it to write; `None` where there is none or it is damaged.
     pub fn peek(own: &Path) -> io::Result<Option<u64>> {
-        match File::open(own.join("ledger")) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        match bookkeeping::open_to_read(&own.join("ledger")) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound || bookkeeping::is_no_file(&e) => Ok(None),
             file => read(&file?),
         }
     }

@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -7,8 +7,13 @@ use std::sync::{PoisonError, RwLock};
 use kvtier_index::TenantId;
 use kvtier_key::Digest;
 
+use crate::home::bookkeeping;
+
 /// The most names that are remembered. Later ones are counted and limited like all others, and reported without a name.
 const NAMES_MAX: usize = 65_536;
+
+/// The most bytes of the file that are read.
+const BYTES_MAX: u64 = 64 << 20;
 
 /// The names behind the index's numbers for tenants: a number is made of the name, so that it is the same in every process, and the file
 /// `.kvtier/tenants` remembers which name it was.
@@ -27,12 +32,22 @@ impl Tenants {
 
     fn open_some(own: &Path, most: usize) -> io::Result<Self> {
         let path = own.join("tenants");
-        let text = match fs::read_to_string(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
-            other => other?,
+        let bytes = match bookkeeping::read(&path, BYTES_MAX) {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                if e.kind() != io::ErrorKind::NotFound {
+                    tracing::warn!(
+                        "{} cannot be read: {e}; tenants that were met before are reported without a name",
+                        path.display()
+                    );
+                }
+                Vec::new()
+            }
         };
-        // A line that was cut off, or that names somebody else's number, is left out: it is written again when the tenant is met.
-        let names = text.lines().take(most).map(unescape).map(|name| (number(&name), name)).collect();
+        // A line that was cut off or damaged is of no tenant or left out: the name is written again when the tenant is met.
+        let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+        let lines = lines.map(|line| line.trim_end_matches('\r')).filter(|line| !line.is_empty());
+        let names = lines.take(most).map(unescape).map(|name| (number(&name), name)).collect();
         Ok(Tenants { path, names: RwLock::new(names), most })
     }
 
@@ -67,7 +82,7 @@ fn number(tenant: &str) -> TenantId {
 }
 
 fn append(path: &Path, line: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    let mut file = bookkeeping::open(path, OpenOptions::new().append(true).create(true))?;
     file.write_all(format!("{line}\n").as_bytes())
 }
 
@@ -81,6 +96,8 @@ fn unescape(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -63,7 +63,33 @@ fn used() -> tempfile::TempDir {
     dir
 }
 
-/// Opens the directory, finds all six chunks, saves one more that another tier finds, and removes it.
+/// The same as a process leaves it that is killed: with a snapshot of the one before it, and its own journal.
+fn left_by_the_dead() -> tempfile::TempDir {
+    let dir = used();
+    let f = open(dir.path(), 20);
+    assert!((0..6).all(|n| !absent(&f, n)));
+    f.eventually("the journal is written", || journal(dir.path()).is_some());
+    as_left_by_the_dead(dir.path())
+}
+
+/// One after another of the same.
+fn copies() -> impl Fn() -> tempfile::TempDir {
+    let dir = left_by_the_dead();
+    move || as_left_by_the_dead(dir.path())
+}
+
+/// The first journal that is there.
+fn journal(dir: &Path) -> Option<PathBuf> {
+    fs::read_dir(dir.join(".kvtier/journal")).ok()?.flatten().map(|entry| entry.path()).next()
+}
+
+/// The change log's only segment.
+fn changes(dir: &Path) -> PathBuf {
+    let mut entries = fs::read_dir(dir.join(".kvtier")).unwrap().flatten();
+    entries.find(|entry| entry.file_name().to_string_lossy().starts_with("changes.")).unwrap().path()
+}
+
+/// Opens the directory, finds all six chunks, saves one more, and removes it.
 fn opens(dir: &Path, what: &str) -> Arc<FileTier> {
     let tier = FileTier::open(config(dir, 20));
     let tier = Arc::new(tier.unwrap_or_else(|e| panic!("{what}: {e}")));
@@ -71,9 +97,7 @@ fn opens(dir: &Path, what: &str) -> Arc<FileTier> {
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     assert!((0..6).all(|n| !absent(&f, n)), "{what}");
     assert_eq!(f.save(&f.key(7), LEN), Saved::Stored, "{what}");
-    // Beside the first.
-    let other = open(dir, 20);
-    assert!((0..6).chain([7]).all(|n| !absent(&other, n)), "{what}");
+    assert!(!absent(&f, 7), "{what}");
     assert_eq!(f.remove(&f.keys([7])).removed, 1, "{what}");
     tier
 }
@@ -175,4 +199,104 @@ fn a_manifest_that_is_damaged_under_an_open_tier_is_written_again() {
     drop(open(dir.path(), 20));
     assert_eq!(fs::read(manifest(dir.path())).unwrap(), whole);
     drop(tier);
+}
+
+/// A frame's version is the number behind its magic; a byte behind that is not text.
+fn another_version(path: &Path) {
+    edit(path, |bytes| bytes[4] = 77);
+}
+
+#[test]
+fn no_damage_to_a_file_of_the_bookkeeping_keeps_a_directory_shut() {
+    let (own, copy): (fn(&Path, &str) -> PathBuf, _) = (|dir, name| dir.join(".kvtier").join(name), copies());
+    let files: [(&str, fn(&Path) -> PathBuf); 5] = [
+        ("tenants", |dir| dir.join(".kvtier/tenants")),
+        ("snapshot", |dir| dir.join(".kvtier/snapshot")),
+        ("journal", |dir| journal(dir).unwrap()),
+        ("ledger", |dir| dir.join(".kvtier/ledger")),
+        ("change log", changes),
+    ];
+    for (file, path_in) in files {
+        let version: Damage = ("another version", another_version);
+        let to_bytes = TO_BYTES.iter().chain(std::iter::once(&version)).map(|damage| (damage, false));
+        for ((how, damage), is_replaced) in to_bytes.chain(IN_ITS_PLACE.iter().map(|damage| (damage, true))) {
+            let (dir, what) = (copy(), format!("{file}: {how}"));
+            let path = path_in(dir.path());
+            if is_replaced {
+                replace(&path, *damage)
+            } else {
+                damage(&path)
+            }
+            Directory::open(dir.path()).unwrap().summary().unwrap_or_else(|e| panic!("{what}: {e}"));
+            drop(Directory::open(dir.path()).unwrap().last_uses().unwrap_or_else(|e| panic!("{what}: {e}")));
+            let tier = opens(dir.path(), &what);
+            let reasons = tier.status().reasons;
+            // What is empty or has lost nothing but names shows no damage.
+            let is_told =
+                is_replaced || file == "snapshot" || (matches!(file, "journal" | "ledger") && *how != "empty");
+            // A bit of the number itself only makes it wrong: it is counted anew all the same.
+            let is_told = is_told && !(file == "ledger" && matches!(*how, "a flipped bit" | "another version"));
+            assert!(!is_told || says(&tier, if is_replaced { ".damaged" } else { file }), "{what}: {reasons:?}");
+            drop(tier);
+            assert_eq!(ledger(dir.path()), files_bytes(dir.path()), "{what}");
+            let again = FileTier::open(config(dir.path(), 20)).unwrap();
+            assert!(!says(&again, "damaged"), "{what}: not reported once: {:?}", again.status().reasons);
+        }
+    }
+    for (file, (how, damage)) in
+        ["door", "evictor", "manifest.new", "snapshot.new"].into_iter().flat_map(|f| IN_ITS_PLACE.map(|d| (f, d)))
+    {
+        let (dir, what) = (copy(), format!("{file}: {how}"));
+        let path = own(dir.path(), file);
+        let _ = fs::remove_file(&path);
+        damage(&path);
+        let tier = opens(dir.path(), &what);
+        assert!(says(&tier, ".damaged"), "{what}: {:?}", tier.status().reasons);
+    }
+}
+
+#[test]
+fn something_else_in_the_place_of_a_directory_is_renamed_away() {
+    let in_its_place: [Damage; 4] = [
+        ("a file", |path| fs::write(path, "years of work").unwrap()),
+        ("a pipe", |path| pipe(path)),
+        ("a link to itself", |path| symlink(path, path).unwrap()),
+        ("a link to a directory", |path| symlink("/etc", path).unwrap()),
+    ];
+    let copy = copies();
+    for (name, (how, damage)) in
+        ["tmp", "quarantine", "journal"].into_iter().flat_map(|d| in_its_place.map(|how| (d, how)))
+    {
+        let (dir, what) = (copy(), format!("{name}: {how}"));
+        let path = dir.path().join(".kvtier").join(name);
+        replace(&path, damage);
+        let tier = opens(dir.path(), &what);
+        assert!(says(&tier, &format!("{name}.damaged")), "{what}: {:?}", tier.status().reasons);
+        assert!(path.is_dir() && !path.is_symlink(), "{what}");
+    }
+    // A shard; a link to a directory is left, it may be somewhere else on purpose.
+    for (how, damage) in in_its_place.into_iter().take(3) {
+        let dir = copy();
+        let f = open(dir.path(), 20);
+        let shards: Vec<_> = (0..6).map(|n| f.key(n).digest().to_hex()[..2].to_owned()).collect();
+        drop(f);
+        let shard = (0..=255).map(|n| format!("{n:02x}")).find(|shard| !shards.contains(shard)).unwrap();
+        replace(&dir.path().join(&shard), damage);
+        let tier = opens(dir.path(), how);
+        assert!(says(&tier, &format!("{shard}.damaged")), "{how}: {:?}", tier.status().reasons);
+        assert!(dir.path().join(&shard).is_dir(), "{how}");
+    }
+}
+
+#[test]
+fn what_lies_among_journals_and_processes_and_is_none_stops_nobody() {
+    let dir = left_by_the_dead();
+    let own = dir.path().join(".kvtier");
+    for (n, (_, damage)) in IN_ITS_PLACE.iter().enumerate() {
+        damage(&own.join(format!("journal/other.1.0.0.{n}")));
+        damage(&own.join(format!("tmp/other.{n}.0.0")));
+        fs::create_dir(own.join(format!("tmp/dead.{n}.0.0"))).unwrap();
+        damage(&own.join(format!("tmp/dead.{n}.0.0/alive")));
+    }
+    drop(opens(dir.path(), "anything"));
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use crate::home::lock_door_within;
 
+use crate::home::bookkeeping;
+
 /// How often a segment that was listed and is not there is looked for again. Others may be deleting at the same time.
 const TRIES_MAX: u32 = 100;
 /// How long an append waits for the door where there is no segment. After that its records wait for the next append.
@@ -40,12 +42,12 @@ impl Segment {
 
     /// Opens the segment of this number for reading; `None` where there is none.
     pub fn open(own: &Path, number: u64) -> io::Result<Option<Self>> {
-        found(File::open(path(own, number)))?.map(|file| Segment::new(number, file)).transpose()
+        found(bookkeeping::open_to_read(&path(own, number)))?.map(|file| Segment::new(number, file)).transpose()
     }
 
     /// Opens the segment of this number for appending; `None` where there is none.
     fn open_to_append(own: &Path, number: u64) -> io::Result<Option<Self>> {
-        let file = OpenOptions::new().append(true).open(path(own, number));
+        let file = bookkeeping::open(&path(own, number), OpenOptions::new().append(true));
         found(file)?.map(|file| Segment::new(number, file)).transpose()
     }
 
@@ -119,7 +121,7 @@ pub fn create_first(own: &Path, number: u64) -> io::Result<()> {
 
 /// Makes a segment, unless it exists. In one step: several processes that do so at a time go on with the same file.
 pub fn create(own: &Path, number: u64) -> io::Result<()> {
-    match OpenOptions::new().append(true).create_new(true).open(path(own, number)) {
+    match bookkeeping::open(&path(own, number), OpenOptions::new().append(true).create_new(true)) {
         Err(e) if e.kind() == Io::AlreadyExists => Ok(()),
         other => other.map(drop),
     }

@@ -1,11 +1,13 @@
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs::{self, File, OpenOptions};
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use kvtier_core::Clock;
-use kvtier_index::journal::{self as format, Batch, Record};
+use kvtier_index::journal::{self as format, Record};
+
+use crate::home::bookkeeping;
 
 /// The most records that wait for a flush; beyond that new ones are dropped.
 const WAITING_MAX: usize = 1 << 17;
@@ -115,7 +117,7 @@ impl Journal {
         loop {
             *number += 1;
             let path = self.dir.join(format!("{name}.{number}"));
-            match OpenOptions::new().append(true).create_new(true).open(path) {
+            match bookkeeping::open(&path, OpenOptions::new().append(true).create_new(true)) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 other => return other,
             }
@@ -152,93 +154,16 @@ fn last_touches(records: impl DoubleEndedIterator<Item = Record>) -> Vec<Record>
     kept
 }
 
-/// Reads the journals of all processes, each from where it stopped.
-#[derive(Debug)]
-pub struct Reader {
-    dir: PathBuf,
-    /// Batches written before are in the snapshot.
-    from_ms: u64,
-    read_to: BTreeMap<String, usize>,
-}
-
-impl Reader {
-    /// Reads what was written after `from_ms`.
-    pub fn new(own: &Path, from_ms: u64) -> Self {
-        Reader { dir: own.join("journal"), from_ms, read_to: BTreeMap::new() }
-    }
-
-    /// What has been written since the last call, in the order of time; not the journal of the process `but`, which knows its own.
-    pub fn read(&mut self, but: Option<&str>) -> io::Result<Vec<Record>> {
-        Ok(self.batches(but)?.into_iter().flat_map(|batch| batch.records).collect())
-    }
-
-    /// The same, in the batches that were written together, each with its time.
-    pub fn batches(&mut self, but: Option<&str>) -> io::Result<Vec<Batch>> {
-        let mut batches = Vec::new();
-        for name in names(&self.dir)? {
-            if but.is_some_and(|but| owner(&name) == but) {
-                continue;
-            }
-            let bytes = match fs::read(self.dir.join(&name)) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                other => other?,
-            };
-            let from = self.read_to.get(&name).copied().unwrap_or(0).min(bytes.len());
-            let mut journal = format::decode(&bytes[from..]);
-            batches.extend(journal.by_ref().filter(|batch| batch.at_ms > self.from_ms));
-            let read = match journal.end() {
-                Some(kvtier_index::End::Torn { at } | kvtier_index::End::Version { at, .. }) => from + at,
-                _ => bytes.len(),
-            };
-            self.read_to.insert(name, read);
-        }
-        batches.sort_by_key(|batch| batch.at_ms);
-        Ok(batches)
-    }
-
-    /// Deletes journals that a new snapshot made superfluous: those of processes that do not live, and our own before number `ours.1`.
-    pub fn forget(&mut self, living: &BTreeSet<String>, ours: (&str, u64)) -> io::Result<()> {
-        for name in names(&self.dir)? {
-            let old = owner(&name) == ours.0 && number(&name).is_none_or(|number| number < ours.1);
-            let read = self.read_to.contains_key(&name);
-            if old || (read && !living.contains(owner(&name))) {
-                fs::remove_file(self.dir.join(&name))?;
-                self.read_to.remove(&name);
-            }
-        }
-        Ok(())
-    }
-
-    /// How many journals were read that are not ours.
-    pub fn others(&self) -> usize {
-        self.read_to.len()
-    }
-}
-
-fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(dir) {
-        // Where a directory can only be read, nobody made it.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
-    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
-}
-
-/// The corner of the process whose journal it is.
-fn owner(name: &str) -> &str {
-    name.rsplit_once('.').map_or(name, |(owner, _)| owner)
-}
-
-fn number(name: &str) -> Option<u64> {
-    name.rsplit_once('.')?.1.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use kvtier_core::ManualClock;
     use kvtier_key::Digest;
 
     use super::*;
+    use crate::history::Reader;
+    use crate::history::reader::names;
 
     #[test]
     fn a_journal_of_another_with_our_name_is_read_and_not_written_to() {

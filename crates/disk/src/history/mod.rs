@@ -2,56 +2,54 @@
 //! the index by one of them. The listing stays the authority on what is there.
 
 mod journal;
+mod reader;
 mod snapshot;
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use kvtier_index::journal::Record;
-use kvtier_index::{Chunk, Index, LastUses, snapshot as format};
+use kvtier_index::{Chunk, Index, LastUses};
 
-pub use journal::{Journal, Reader};
+pub use journal::Journal;
+pub use reader::Reader;
 pub use snapshot::write as write_snapshot;
 
-/// Puts the listed chunks of `index` into the order of use that snapshot and journals tell. What they do not tell of is least recent.
-/// Answers the reader of the journals, which knows how far each was read.
-pub fn restore(own: &Path, index: &mut Index) -> io::Result<Reader> {
-    let (records, reader) = records(own)?;
-    records.iter().for_each(|record| apply(index, record));
-    Ok(reader)
+/// What snapshot and journals say.
+#[derive(Debug)]
+pub struct History {
+    /// The least recent first.
+    pub records: Vec<Record>,
+    /// Of the journals; it knows how far each was read.
+    pub reader: Reader,
+    /// What could not be read: the order of use lacks it.
+    pub damage: Vec<String>,
 }
 
-/// What snapshot and journals tell, the least recent first, and the reader of the journals.
-pub fn records(own: &Path) -> io::Result<(Vec<Record>, Reader)> {
-    let bytes = match fs::read(own.join("snapshot")) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
-        other => other?,
-    };
-    let mut pieces = format::decode(&bytes);
-    let chunks: Vec<_> = pieces.by_ref().collect();
-    let at_ms = pieces.at_ms().unwrap_or(0);
+/// Puts the listed chunks of `index` into the order of use that snapshot and journals tell. What they do not tell of is least recent.
+/// Answers the reader of the journals, and what could not be read.
+pub fn restore(own: &Path, index: &mut Index) -> io::Result<(Reader, Vec<String>)> {
+    let History { records, reader, damage } = history(own)?;
+    records.iter().for_each(|record| apply(index, record));
+    Ok((reader, damage))
+}
+
+/// What snapshot and journals tell, as far as they can be read.
+pub fn history(own: &Path) -> io::Result<History> {
+    let snapshot = snapshot::read(own);
     // The most recent come first, so that of a torn snapshot the best part is left; they are entered last.
-    let listed = chunks.iter().rev().flat_map(|piece| piece.iter().rev());
-    let mut records: Vec<Record> = listed.map(|chunk| Record::Insert(*chunk)).collect();
-    drop(chunks);
-    let mut reader = Reader::new(own, at_ms);
+    let mut records: Vec<Record> = snapshot.chunks.iter().rev().map(|chunk| Record::Insert(*chunk)).collect();
+    let mut reader = Reader::new(own, snapshot.at_ms);
     records.extend(reader.read(None)?);
-    Ok((records, reader))
+    let damage = snapshot.damage.into_iter().chain(reader.take_damage()).collect();
+    Ok(History { records, reader, damage })
 }
 
 /// When chunks were used last, as far as snapshot and journals say.
 pub fn last_uses(own: &Path) -> io::Result<LastUses> {
-    let bytes = match fs::read(own.join("snapshot")) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
-        other => other?,
-    };
-    let mut uses = LastUses::default();
-    let mut pieces = format::decode(&bytes);
-    while let Some(chunks) = pieces.next() {
-        uses.add_snapshot(pieces.at_ms().unwrap_or(0), &chunks);
-    }
-    Reader::new(own, pieces.at_ms().unwrap_or(0)).batches(None)?.iter().for_each(|batch| uses.add_batch(batch));
+    let (snapshot, mut uses) = (snapshot::read(own), LastUses::default());
+    uses.add_snapshot(snapshot.at_ms, &snapshot.chunks);
+    Reader::new(own, snapshot.at_ms).batches(None)?.iter().for_each(|batch| uses.add_batch(batch));
     Ok(uses)
 }
 

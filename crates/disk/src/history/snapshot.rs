@@ -1,10 +1,49 @@
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io::{self, ErrorKind as Io, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use kvtier_index::snapshot::{FRAME_CHUNKS_MAX, Writer};
-use kvtier_index::{Chunk, Index};
+use kvtier_index::snapshot::{self as format, FRAME_CHUNKS_MAX, Writer};
+use kvtier_index::{Chunk, End, Index};
+
+use crate::home::bookkeeping;
+
+/// The most bytes of a snapshot that are read: those of 64 million chunks.
+const BYTES_MAX: u64 = 4 << 30;
+
+/// What a snapshot says.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// When it was taken, Unix time in milliseconds; 0 where there is none.
+    pub at_ms: u64,
+    /// The most recently used first.
+    pub chunks: Vec<Chunk>,
+    /// Why not all of it can be read.
+    pub damage: Option<String>,
+}
+
+/// Reads the snapshot as far as it is whole. One that is not there is empty.
+pub fn read(own: &Path) -> Snapshot {
+    let path = own.join("snapshot");
+    let bytes = match bookkeeping::read(&path, BYTES_MAX) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == Io::NotFound => return Snapshot::default(),
+        Err(e) => {
+            let damage = Some(format!("{} cannot be read: {e}; the order of use is lost", path.display()));
+            return Snapshot { damage, ..Snapshot::default() };
+        }
+    };
+    let mut pieces = format::decode(&bytes);
+    let chunks: Vec<Chunk> = pieces.by_ref().flatten().collect();
+    let damage = match pieces.end() {
+        Some(End::Clean) => None,
+        Some(End::Version { version, .. }) => Some(format!("has version {version}, which this build does not read")),
+        _ => Some("is damaged".to_owned()),
+    };
+    let lost = |why| format!("{} {why}; of the order of use, that of {} chunks is left", path.display(), chunks.len());
+    let damage = damage.map(lost);
+    Snapshot { at_ms: pieces.at_ms().unwrap_or(0), chunks, damage }
+}
 
 /// Writes the index, in the order of use, as of `at_ms`. The index is locked for a piece at a time; only one process does this at a time.
 pub fn write(own: &Path, index: &Mutex<Index>, at_ms: u64) -> io::Result<()> {
@@ -12,7 +51,7 @@ pub fn write(own: &Path, index: &Mutex<Index>, at_ms: u64) -> io::Result<()> {
     let mut order = lock().order();
     order.reverse();
     let draft = own.join("snapshot.new");
-    let mut file = File::create(&draft)?;
+    let mut file = bookkeeping::create(&draft)?;
     let (mut writer, mut bytes) = (Writer::new(at_ms), Vec::new());
     for slots in order.chunks(FRAME_CHUNKS_MAX) {
         let chunks: Vec<Chunk> = lock().chunks_at(slots).collect();

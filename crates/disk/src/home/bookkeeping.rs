@@ -151,7 +151,8 @@ pub fn repair(own: &Path) -> io::Result<Vec<String>> {
 }
 
 fn is_file_name(name: &OsStr) -> bool {
-    name.to_str().is_some_and(|name| FILES.contains(&name) || name.starts_with("changes."))
+    let is_segment = |number: &str| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    name.to_str().is_some_and(|name| FILES.contains(&name) || name.strip_prefix("changes.").is_some_and(is_segment))
 }
 
 /// Makes a directory unless it exists. Answers a sentence where something else had its name.

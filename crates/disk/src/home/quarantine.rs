@@ -32,7 +32,7 @@ pub struct Kept {
 pub fn list(own: &Path) -> io::Result<Vec<Kept>> {
     let mut all = Vec::new();
     let entries = match fs::read_dir(own.join("quarantine")) {
-        Err(e) if e.kind() == Io::NotFound => return Ok(all),
+        Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => return Ok(all),
         other => other?,
     };
     for entry in entries {

@@ -104,8 +104,9 @@ impl<M: Mover> Shared<M> {
             Ok(())
         })?;
         self.enter(&mut some);
-        let (records, _) = history::records(&self.home.own())?;
-        for some in records.chunks(SOME) {
+        // What could not be read of it was reported when the directory was opened.
+        let known = history::history(&self.home.own())?;
+        for some in known.records.chunks(SOME) {
             let mut index = self.index();
             some.iter().for_each(|record| history::apply(&mut index, record));
         }

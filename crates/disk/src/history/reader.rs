@@ -1,0 +1,131 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, ErrorKind as Io, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use kvtier_index::End;
+use kvtier_index::journal::{self as format, Batch, Record};
+
+use crate::home::bookkeeping;
+
+/// The most bytes of one journal that are read at a time: more than a journal has.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// Reads the journals of all processes, each from where it stopped.
+#[derive(Debug)]
+pub struct Reader {
+    dir: PathBuf,
+    /// Batches written before are in the snapshot.
+    from_ms: u64,
+    read_to: BTreeMap<String, u64>,
+    /// Journals whose end is not whole, and that were reported.
+    torn: BTreeSet<String>,
+    /// What could not be read, since it was last taken.
+    damage: Vec<String>,
+}
+
+impl Reader {
+    /// Reads what was written after `from_ms`.
+    pub fn new(own: &Path, from_ms: u64) -> Self {
+        let (read_to, torn, damage) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+        Reader { dir: own.join("journal"), from_ms, read_to, torn, damage }
+    }
+
+    /// What has been written since the last call, in the order of time; not the journal of the process `but`, which knows its own.
+    pub fn read(&mut self, but: Option<&str>) -> io::Result<Vec<Record>> {
+        Ok(self.batches(but)?.into_iter().flat_map(|batch| batch.records).collect())
+    }
+
+    /// The same, in the batches that were written together, each with its time. A journal that cannot be read costs what it has, and is
+    /// tried again.
+    pub fn batches(&mut self, but: Option<&str>) -> io::Result<Vec<Batch>> {
+        let mut batches = Vec::new();
+        for name in names(&self.dir)? {
+            if but.is_some_and(|but| owner(&name) == but) {
+                continue;
+            }
+            match self.read_one(&name) {
+                Ok(more) => batches.extend(more),
+                Err(e) if e.kind() == Io::NotFound => {}
+                Err(e) => self.damage.push(format!("the journal {name} cannot be read: {e}")),
+            }
+        }
+        batches.sort_by_key(|batch| batch.at_ms);
+        Ok(batches)
+    }
+
+    /// What is new in one journal, as far as it is whole.
+    fn read_one(&mut self, name: &str) -> io::Result<Vec<Batch>> {
+        let mut file = bookkeeping::open_to_read(&self.dir.join(name))?;
+        let (mut bytes, from) = (Vec::new(), self.read_to.get(name).copied().unwrap_or(0));
+        file.seek(SeekFrom::Start(from))?;
+        file.take(BYTES_MAX).read_to_end(&mut bytes)?;
+        let mut journal = format::decode(&bytes);
+        let batches = journal.by_ref().filter(|batch| batch.at_ms > self.from_ms).collect();
+        let read = match journal.end() {
+            Some(End::Torn { at } | End::Version { at, .. }) => {
+                if self.torn.insert(name.to_owned()) {
+                    let left = bytes.len() - at;
+                    self.damage.push(format!(
+                        "{left} bytes at the end of the journal {name} are not whole: its process was killed while it wrote, or they are damaged"
+                    ));
+                }
+                at
+            }
+            _ => bytes.len(),
+        };
+        self.read_to.insert(name.to_owned(), from + read as u64);
+        Ok(batches)
+    }
+
+    /// What could not be read since the last call.
+    pub fn take_damage(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.damage)
+    }
+
+    /// Deletes journals that a new snapshot made superfluous: those of processes that do not live, and our own before number `ours.1`.
+    pub fn forget(&mut self, living: &BTreeSet<String>, ours: (&str, u64)) -> io::Result<()> {
+        for name in names(&self.dir)? {
+            let old = owner(&name) == ours.0 && number(&name).is_none_or(|number| number < ours.1);
+            let read = self.read_to.contains_key(&name);
+            if old || (read && !living.contains(owner(&name))) {
+                fs::remove_file(self.dir.join(&name))?;
+                self.read_to.remove(&name);
+                self.torn.remove(&name);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many journals were read that are not ours.
+    pub fn others(&self) -> usize {
+        self.read_to.len()
+    }
+}
+
+/// The names of all journals: those of one process in the order in which it wrote them.
+pub fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        // Where a directory can only be read, nobody made it, or something else is in its place.
+        Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if !entry.file_type()?.is_dir() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort_unstable_by(|a, b| (owner(a), number(a)).cmp(&(owner(b), number(b))));
+    Ok(names)
+}
+
+/// The corner of the process whose journal it is.
+fn owner(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(owner, _)| owner)
+}
+
+fn number(name: &str) -> Option<u64> {
+    name.rsplit_once('.')?.1.parse().ok()
+}
