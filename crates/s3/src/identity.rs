@@ -125,7 +125,7 @@ fn no_sessions() -> Trouble {
     Trouble::last(Error::new(ErrorKind::Unsupported, "the store makes no sessions: it is not S3 Express"))
 }
 
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, clippy))]
 pub fn fuzz_session(body: &[u8]) {
     drop(session_of(body));
 }

@@ -69,7 +69,7 @@ pub use http::{FixedNames, Resolve, Resolved, SystemNames, Trust};
 pub use ops::{Entry, Get, List, Object, Page, Put, Refused, Stored, Upload, Uploads};
 
 /// The parsers of what a server says, for the fuzzers: anything is answered, nothing panics.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, clippy))]
 pub mod fuzzing {
     use crate::http::{Head, Landing, Sink};
 

@@ -20,7 +20,7 @@ pub fn check(source: &Source) -> Vec<Problem> {
     let mut problems = Vec::new();
     each_token(&source.tokens, &mut |tokens| {
         let line = tokens[0].span().start().line;
-        if let Some((what, fix)) = unfinished(tokens).or_else(|| ignored(tokens)) {
+        if let Some((what, fix)) = unfinished(tokens).or_else(|| ignored(tokens)).or_else(|| unlinted(tokens)) {
             problems.push(Problem::new(&source.path, line, what, fix));
         }
         if unwraps(tokens) && !source.is_test(line) && !source.allows(Rule::Unwrap.name(), line) {
@@ -77,6 +77,17 @@ fn ignored(tokens: &[TokenTree]) -> Option<(String, &'static str)> {
     let fix = "let the test run; a long one reads KVTIER_NIGHTLY to lengthen itself";
     (is_punct(hash, '#') && attribute.delimiter() == Delimiter::Bracket && is_ignore)
         .then(|| ("an ignored test proves nothing".to_owned(), fix))
+}
+
+/// Code for the fuzzers alone, which no step but theirs, the last, would compile.
+fn unlinted(tokens: &[TokenTree]) -> Option<(String, &'static str)> {
+    let [hash, TokenTree::Group(attribute), ..] = tokens else { return None };
+    let inner: Vec<TokenTree> = attribute.stream().into_iter().collect();
+    let [cfg, TokenTree::Group(conditions)] = inner.as_slice() else { return None };
+    let conditions = conditions.stream().to_string();
+    let names = |wanted: &str| conditions.split(|c: char| !c.is_alphanumeric()).any(|word| word == wanted);
+    (is_punct(hash, '#') && is_ident(cfg, "cfg") && names("fuzzing") && !names("clippy"))
+        .then(|| ("code that the lint step does not compile".to_owned(), "write any(fuzzing, clippy)"))
 }
 
 fn unwraps(tokens: &[TokenTree]) -> bool {
@@ -153,6 +164,14 @@ mod tests {
         assert_eq!(problems(concat!("#[ign", "ore = \"slow\"]\nfn a() {}")).len(), 1);
         assert_eq!(problems(concat!("#[cfg_attr(miri, ign", "ore)]\nfn a() {}")).len(), 1);
         assert!(problems("#[rustfmt::skip]\nfn a() {}").is_empty());
+    }
+
+    #[test]
+    fn code_for_the_fuzzers_is_linted_too() {
+        for text in ["#[cfg(fuzzing)]\nfn a() {}", "#[cfg(all(fuzzing, feature = \"x\"))]\nfn a() {}"] {
+            assert!(problems(text)[0].contains("any(fuzzing, clippy)"), "{text}");
+        }
+        assert!(problems("#[cfg(any(fuzzing, clippy))]\npub mod fuzzing {}").is_empty());
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub use tiers::{Config, TierSpec};
 pub use value::Value;
 
 /// The parsers, for the fuzzers: anything is answered, nothing panics.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, clippy))]
 pub mod fuzzing {
     use super::lmcache::{Inputs, LmcacheConfig};
     use super::{Adapter, Config, Value};

@@ -25,6 +25,6 @@ pub use head::{Framing, Head, digits};
 pub use names::{FixedNames, Resolve, Resolved, SystemNames};
 pub use pool::{Opened, Pool};
 pub use tls::Trust;
-#[cfg(all(fuzzing, feature = "tls-direct"))]
+#[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
 pub use tls::fuzz_records;
 pub use way::Way;

@@ -29,7 +29,7 @@ fn is_missing(error: &Error) -> bool {
 }
 
 /// What a GET makes of a head.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, clippy))]
 pub fn fuzz_check(head: &crate::http::Head) {
     let mut memory = [0; 100];
     for (start, exact) in [(None, true), (None, false), (Some(5), true)] {
@@ -40,7 +40,7 @@ pub fn fuzz_check(head: &crate::http::Head) {
 }
 
 /// What the operations make of a body.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, clippy))]
 pub fn fuzz_answers(body: &[u8]) {
     drop((list::page(body), list::uploads(body), delete::refusals(body), multipart::completed(body)));
     let head = crate::http::Head::parse(b"HTTP/1.1 200 OK\r\n\r\n", false).ok().flatten().expect("a head").0;

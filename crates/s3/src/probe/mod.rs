@@ -16,7 +16,7 @@ use crate::request::{Payload, Request};
 use crate::retry::Class;
 use crate::tries::Tries;
 
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, clippy))]
 pub use settings::fuzz_settings;
 
 pub use listing::Listing;

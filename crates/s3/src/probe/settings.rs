@@ -234,7 +234,7 @@ impl Lifecycle {
 }
 
 /// Every answer about settings.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, clippy))]
 pub fn fuzz_settings(body: &[u8]) {
     let (versioning, object_lock) =
         (setting(body, VERSIONING[0], VERSIONING[1]), setting(body, OBJECT_LOCK[0], OBJECT_LOCK[1]));

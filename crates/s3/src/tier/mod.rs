@@ -37,7 +37,7 @@ use tokio::runtime::{Builder, Runtime};
 
 pub use config::{Compat, Layout, TierConfig, Verify};
 pub use spelled::SpelledPage;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, clippy))]
 pub use truth::fuzz_manifest;
 pub use truth::{Evictor, TruthConfig};
 

@@ -272,7 +272,7 @@ impl<S: Secrets> Direct<S> {
     }
 }
 
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, fuzzing, clippy))]
 pub mod model;
 #[cfg(test)]
 mod tests;

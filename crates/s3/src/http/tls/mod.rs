@@ -17,7 +17,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 
-#[cfg(all(fuzzing, feature = "tls-direct"))]
+#[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
 pub use self::direct::model::play as fuzz_records;
 pub use self::session::Session;
 use super::stream::Stream;

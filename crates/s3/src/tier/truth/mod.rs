@@ -249,7 +249,7 @@ fn node() -> String {
 }
 
 /// A manifest that is followed says the same when it is written again.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, clippy))]
 pub fn fuzz_manifest(bytes: &[u8]) {
     if let Ok(manifest) = manifest::Manifest::decode(bytes) {
         assert_eq!(manifest::Manifest::decode(&manifest.encode()), Ok(manifest));
