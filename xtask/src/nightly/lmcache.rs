@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::ci::Outcome;
-use crate::sh::{Cmd, root};
+use crate::sh::Cmd;
 use crate::venv;
-use crate::workspace::Package;
+use crate::workspace::{self, Package};
 
 const SCRIPT: &str = include_str!("lmcache_files.py");
 const LIMIT_S: u64 = 20 * 60;
@@ -74,7 +74,7 @@ fn round_trip(home: &Path, base: &Path) -> Result<usize> {
 }
 
 fn kvtier(words: &[&str]) -> Result<()> {
-    let program = root().join("target/debug/kvtier");
+    let program = workspace::target_dir().join("debug/kvtier");
     Cmd::new("").arg(program.to_string_lossy()).args(words.iter().copied()).run()
 }
 
