@@ -19,11 +19,10 @@ const READ_HERE_MAX: usize = 64 * 1024;
 
 /// Reads an answer. The body is wiped where it may hold a secret, which long ones never do.
 pub async fn read<T: Send + 'static>(answer: Answer, parse: Parse<T>) -> Result<T, Trouble> {
-    let Answer { head, body } = answer;
-    if body.len() <= READ_HERE_MAX {
-        return parse(&head, &Zeroizing::new(body));
+    if answer.body.len() <= READ_HERE_MAX {
+        return parse(&answer.head, &Zeroizing::new(answer.body));
     }
-    let reading = tokio::task::spawn_blocking(move || parse(&head, &body));
+    let reading = tokio::task::spawn_blocking(move || parse(&answer.head, &answer.body));
     let ended = |e| Trouble::last(Error::new(ErrorKind::Io, "the reading of an answer broke off").with_source(e));
     reading.await.unwrap_or_else(|e| Err(ended(e)))
 }

@@ -20,6 +20,11 @@ const COMPLAINT_BYTES_MAX: usize = 64 * 1024;
 /// And waited for no longer than this.
 const COMPLAINT_WAIT: Duration = Duration::from_secs(2);
 
+/// A store that gave its answers ids within this time gives them: an answer without one is not the store's.
+const NAMED_FOR: Duration = Duration::from_secs(60);
+/// Where a signed hash did not help, uploads that are refused are not sent once more with it for this long.
+const IN_VAIN_FOR: Duration = Duration::from_secs(60);
+
 /// Whether to wait until fewer requests are in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
@@ -67,7 +72,7 @@ impl Inner {
             None => (Box::pin(self.connect(&site)).await?, Instant::now()),
         };
         let stamp = Stamp::of(self.clock.signing());
-        let sign_body = self.signs_bodies();
+        let sign_body = self.signs_bodies() || effort::is_signed();
         let signing = Signing { site: &site.endpoint, who: &who, stamp: &stamp, sign_body };
         request.write(&mut way, &signing).map_err(Trouble::last)?;
         self.counters.sent(request);
@@ -82,6 +87,10 @@ impl Inner {
         self.learn(class, &head, sent_at);
         if head.is_success() {
             self.sites.prove(&site);
+            who.note_worked();
+            if unsigned {
+                self.unsigned_bodies.note_there();
+            }
         }
         if early && head.is_success() {
             let what = "the store said yes before it had the whole body";
@@ -163,16 +172,13 @@ impl Inner {
         if self.clock.is_due() && self.clock.learn(head.header("date"), false) {
             self.counters.clock_corrections.one();
         }
-        if !self.names_requests.load(Ordering::Relaxed)
-            && head.is_success()
-            && head.header("x-amz-request-id").is_some()
-        {
-            self.names_requests.store(true, Ordering::Relaxed);
+        let now = Instant::now();
+        if !self.named.is_within(now, NAMED_FOR / 6) && head.header("x-amz-request-id").is_some() {
+            self.named.note(now);
         }
         if head.is_success() && self.bucket_missing.load(Ordering::Relaxed) {
             self.bucket_missing.store(false, Ordering::Relaxed);
         }
-        let now = Instant::now();
         match head.status {
             429 | 503 => {
                 self.counters.throttled.one();
@@ -241,7 +247,8 @@ impl Open {
         }
         let header = |name| head.header(name).map(str::to_owned);
         let request_id = header("x-amz-request-id");
-        let silent = body.is_empty() && !inner.names_requests.load(Ordering::Relaxed);
+        let now = Instant::now();
+        let silent = body.is_empty() && !inner.named.is_within(now, NAMED_FOR);
         let foreign = complaint.code.is_none() && request_id.is_none() && !silent;
         // Where we are sent is followed only as far as it names a region of the same service.
         let elsewhere = || site.endpoint.region_at(complaint.endpoint.as_deref().or(head.header("location"))?);
@@ -253,7 +260,7 @@ impl Open {
             retry_after: head.header("retry-after").and_then(|value| value.parse().ok()),
             request_id: request_id.or(complaint.request_id),
             foreign,
-            unsigned: unsigned && !inner.sign_probed.load(Ordering::Relaxed),
+            unsigned: unsigned && !inner.signed_in_vain.is_within(now, IN_VAIN_FOR),
         });
         let trouble = inner.or_elsewhere(trouble, &site);
         if trouble.again == Again::Identity {

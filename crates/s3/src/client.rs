@@ -15,8 +15,8 @@ use crate::effort::{EFFORT, Effort};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::{Dialer, Pool};
-use crate::ops::Support;
-use crate::refresh::Fresh;
+use crate::learned::{LastSeen, Support};
+use crate::refresh::{BASE_PAUSE_MAX, Fresh, SESSION_PAUSE_MAX};
 use crate::request::Request;
 use crate::retry::{Breakers, Budget, Class, Gates};
 use crate::sites::{Site, Sites};
@@ -51,10 +51,12 @@ pub(crate) struct Inner {
     pub counters: Counters,
     pub base: Fresh,
     pub session: Fresh,
-    pub sign_bodies: AtomicBool,
-    pub sign_probed: AtomicBool,
-    /// The store gives its answers ids: one without is not the store's.
-    pub names_requests: AtomicBool,
+    /// Whether the store takes bodies whose hash is not signed.
+    pub unsigned_bodies: Support,
+    /// When an upload was last refused with its hash signed too, so that the hash was not the reason.
+    pub signed_in_vain: LastSeen,
+    /// When an answer last had the store's id.
+    pub named: LastSeen,
     /// Whether the store has a request that deletes many, where its provider does.
     pub deleting_many: Support,
     pub gets: AtomicU64,
@@ -94,11 +96,11 @@ impl Client {
             budget: Budget::new(),
             clock: Clock::default(),
             counters: Counters::default(),
-            base: Fresh::default(),
-            session: Fresh::default(),
-            sign_bodies: AtomicBool::new(config.sign_bodies),
-            sign_probed: AtomicBool::new(config.sign_bodies),
-            names_requests: AtomicBool::new(false),
+            base: Fresh::new(BASE_PAUSE_MAX),
+            session: Fresh::new(SESSION_PAUSE_MAX),
+            unsigned_bodies: Support::of_unsigned_bodies(),
+            signed_in_vain: LastSeen::never(),
+            named: LastSeen::never(),
             deleting_many: Support::of_deleting_many(),
             gets: AtomicU64::new(0),
             ranges: Support::of_ranges(),
@@ -167,6 +169,11 @@ impl Client {
         };
         let mut work = std::pin::pin!(EFFORT.scope(RefCell::default(), work));
         let result = match end {
+            // Nothing is begun that cannot be ended.
+            Some(end) if end <= start => {
+                self.inner.counters.deadlines.one();
+                return Err(late(op, start));
+            }
             Some(end) => tokio::time::timeout_at(end, work.as_mut()).await,
             None => Ok(work.as_mut().await),
         };
@@ -186,10 +193,11 @@ impl Client {
         let Inner { counters, breakers, pool, .. } = &*self.inner;
         let breaker = breakers.of(class);
         counters.deadlines.one();
-        let (error, others) = (Error::new(ErrorKind::Timeout, "the deadline passed"), breaker.failure_since(start));
+        let (error, others) = (Error::new(ErrorKind::Timeout, LATE), breaker.failure_since(start));
         let caused = |cause: Option<Error>| cause.into_iter().fold(error.clone(), Error::with_source);
-        // Waiting for one's turn at a healthy endpoint says nothing against it.
-        if breaker.is_silent_since(start) {
+        // Waiting for a turn at a healthy endpoint says nothing against it, and neither does less time than it needs to answer.
+        let waited = effort.sent_at.map_or(Duration::ZERO, |sent_at| sent_at.elapsed());
+        if breaker.is_silent_since(start) && waited >= self.inner.gates.of(class).patience() {
             pool.doubt(true);
             self.inner.sites.leave_unproven();
             breaker.failed(Instant::now(), &caused(effort.last.clone()), counters);
@@ -202,6 +210,13 @@ impl Client {
     pub fn outages(&self) -> Vec<String> {
         Class::ALL.into_iter().filter_map(|class| self.inner.breakers.of(class).outage()).collect()
     }
+}
+
+const LATE: &str = "the deadline passed";
+
+/// The error of an operation whose deadline had passed before it began.
+fn late(op: &'static str, start: Instant) -> Error {
+    Error::new(ErrorKind::Timeout, LATE).with_op(op).with_effort(0, start.elapsed())
 }
 
 impl Inner {
@@ -236,6 +251,6 @@ impl Inner {
 
     /// Whether bulk bodies are hashed.
     pub fn signs_bodies(&self) -> bool {
-        self.sign_bodies.load(Ordering::Relaxed)
+        self.config.sign_bodies || self.unsigned_bodies.is_lacking(Instant::now())
     }
 }

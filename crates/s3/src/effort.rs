@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 
 use crate::error::{Error, ErrorKind};
+use crate::time::Instant;
 
 tokio::task_local! {
     /// That of the operation that this task is at; tasks that it spawns have none.
@@ -14,12 +15,29 @@ tokio::task_local! {
 #[derive(Debug, Default)]
 pub struct Effort {
     pub attempts: u32,
+    /// When the last of them began.
+    pub sent_at: Option<Instant>,
     pub last: Option<Error>,
+    /// Whether it signs hashes of bodies, since one was refused without.
+    signed: bool,
+}
+
+/// From now on the operation signs the hashes of its bodies.
+pub fn sign() {
+    let _ = EFFORT.try_with(|effort| effort.borrow_mut().signed = true);
+}
+
+/// Whether it does.
+pub fn is_signed() -> bool {
+    EFFORT.try_with(|effort| effort.borrow().signed).unwrap_or(false)
 }
 
 /// A request is sent.
 pub fn begun() {
-    let _ = EFFORT.try_with(|effort| effort.borrow_mut().attempts += 1);
+    let _ = EFFORT.try_with(|effort| {
+        let mut effort = effort.borrow_mut();
+        (effort.attempts, effort.sent_at) = (effort.attempts + 1, Some(Instant::now()));
+    });
 }
 
 /// A request failed. One that was not sent is none.

@@ -44,6 +44,7 @@ mod error;
 mod form;
 mod http;
 mod identity;
+mod learned;
 mod ops;
 pub mod probe;
 mod race;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 
@@ -19,6 +20,13 @@ const PAUSE_S: i64 = 5;
 /// What was just given is used at least this long, in seconds, whatever it says of its end: where the store's clock is ahead of the one
 /// that counts, it seems to have ended, and asking all the time helps nobody. What really has ended the store refuses.
 const LIFE_MIN_S: i64 = 5;
+/// A source of credentials that fails again and again is asked no sooner than this after its last failure; so is one whose credentials the
+/// store refuses.
+pub const BASE_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// As much for sessions, which the store itself makes: it must be noticed soon that it is back.
+pub const SESSION_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The pause after the second failure in a row; after the first there is none.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// Nothing is kept for longer than this without renewal, in seconds.
 const LIFE_MAX_S: i64 = 30 * 24 * 3600;
 
@@ -26,19 +34,26 @@ const LIFE_MAX_S: i64 = 30 * 24 * 3600;
 pub type Fetch = Pin<Box<dyn Future<Output = Result<Credentials>> + Send>>;
 
 /// Credentials that are kept fresh.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Fresh {
+    pause_max: Duration,
     held: Mutex<Option<Held>>,
+    /// When credentials were last dropped because the store refused them.
+    dropped: Mutex<Option<Instant>>,
     /// Held by the one that fetches while others wait.
     turn: Arc<tokio::sync::Mutex<()>>,
     failed: Mutex<Option<Failed>>,
     renewing: AtomicBool,
 }
 
-/// A fetch that failed: those who waited for it are told, and do not try one after the other.
+/// A fetch that failed: those who waited for it have its error, and do not try one after the other.
 #[derive(Debug)]
 struct Failed {
     at: Instant,
+    /// No fetch begins before; callers have the error until then.
+    until: Instant,
+    /// So many have failed in a row.
+    times: u32,
     error: Error,
 }
 
@@ -73,6 +88,12 @@ pub enum Have {
 }
 
 impl Fresh {
+    /// Nothing yet. Pauses between failures grow to `pause_max`.
+    pub fn new(pause_max: Duration) -> Self {
+        let (held, dropped, turn, failed, renewing) = Default::default();
+        Fresh { pause_max, held, dropped, turn, failed, renewing }
+    }
+
     /// What there is at `now` (the store's time in seconds since 1970). After `Due` the caller must see that
     /// [`Fresh::renewed`] is called.
     pub fn have(&self, now: i64) -> Have {
@@ -108,7 +129,7 @@ impl Fresh {
             return Ok(Next::Use(credentials));
         }
         match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(failed) if failed.at >= since => Err(failed.error.clone()),
+            Some(failed) if failed.at >= since || Instant::now() < failed.until => Err(failed.error.clone()),
             _ => Ok(Next::Fetch(turn)),
         }
     }
@@ -116,20 +137,37 @@ impl Fresh {
     /// The result of a fetch, by the one whose turn it was.
     pub fn fetched(&self, now: i64, result: &Result<Credentials>, turn: Turn) {
         match result {
-            Ok(credentials) => self.keep(now, credentials.clone()),
+            Ok(credentials) => {
+                *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                self.keep(now, credentials.clone());
+            }
             Err(e) => {
-                let failed = Failed { at: Instant::now(), error: e.clone() };
-                *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                let (at, times) = (Instant::now(), failed.as_ref().map_or(0, |failed| failed.times).saturating_add(1));
+                *failed = Some(Failed { at, until: at + self.pause(times), times, error: e.clone() });
             }
         }
         drop(turn);
     }
 
-    /// Forgets what the store called expired, unless it was replaced meanwhile.
+    /// Forgets what the store called expired, unless it was replaced meanwhile, or is itself a replacement that never worked and is not old:
+    /// a store that refuses all of them is not cured by more.
     pub fn forget(&self, bad: &Credentials) {
-        let mut held = self.held();
-        if held.as_ref().is_some_and(|held| held.credentials.is(bad)) {
-            *held = None;
+        let (mut held, now) = (self.held(), Instant::now());
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_held = held.as_ref().is_some_and(|held| held.credentials.is(bad));
+        if is_held && (bad.take_worked() || dropped.is_none_or(|last| now.duration_since(last) >= self.pause_max)) {
+            (*held, *dropped) = (None, Some(now));
+        }
+    }
+
+    /// None after one failure, then twice as long each time, and up to a quarter less, so that a fleet does not ask at once.
+    fn pause(&self, failures: u32) -> Duration {
+        match failures {
+            0 | 1 => Duration::ZERO,
+            n => (PAUSE_MIN * (1 << n.min(12).saturating_sub(2)))
+                .min(self.pause_max)
+                .mul_f64(fastrand::f64().mul_add(0.25, 0.75)),
         }
     }
 
@@ -168,7 +206,7 @@ mod tests {
 
     #[test]
     fn one_renews_while_the_others_go_on() {
-        let fresh = Fresh::default();
+        let fresh = Fresh::new(BASE_PAUSE_MAX);
         assert!(matches!(fresh.have(0), Have::Nothing));
         fresh.keep(0, lasting(300));
         assert!(matches!(fresh.have(179), Have::Good(_)));
@@ -185,7 +223,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_fetches_while_the_others_wait() {
-        let fresh = Fresh::default();
+        let fresh = Fresh::new(BASE_PAUSE_MAX);
         let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else { panic!("nobody else does") };
         let waiting = async { fresh.turn(|| 0).await };
         let ending = async { fresh.fetched(0, &Ok(lasting(300)), turn) };
@@ -194,7 +232,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_waited_are_told_of_a_failure_and_the_next_tries_again() {
-        let fresh = Fresh::default();
+        let fresh = Fresh::new(BASE_PAUSE_MAX);
         let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else { panic!("nobody else does") };
         let waiting = async { tokio::join!(fresh.turn(|| 0), fresh.turn(|| 0)) };
         let ending = async { fresh.fetched(0, &Err(Error::new(ErrorKind::Denied, "away")), turn) };
@@ -206,9 +244,62 @@ mod tests {
         assert!(matches!(fresh.turn(|| 0).await, Ok(Next::Fetch(_))));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_source_that_goes_on_failing_is_asked_less_and_less() {
+        let (fresh, began) = (Fresh::new(BASE_PAUSE_MAX), Instant::now());
+        let (mut asked, mut refused) = (0, 0);
+        while began.elapsed() < Duration::from_secs(100) {
+            match fresh.turn(|| 0).await {
+                Ok(Next::Fetch(turn)) => {
+                    asked += 1;
+                    fresh.fetched(0, &Err(Error::new(ErrorKind::Denied, "away")), turn);
+                }
+                Ok(Next::Use(_)) => panic!("there are none"),
+                Err(e) => {
+                    assert!(e.to_string().contains("away"), "{e}");
+                    refused += 1;
+                }
+            }
+            tokio::time::advance(Duration::from_millis(4)).await;
+        }
+        assert!((10..25).contains(&asked) && refused > 20_000, "{asked} asked, {refused} refused");
+        tokio::time::advance(BASE_PAUSE_MAX).await;
+        let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else { panic!("it is asked again all the same") };
+        fresh.fetched(0, &Ok(lasting(300)), turn);
+        fresh.forget(&match fresh.have(1) {
+            Have::Good(credentials) => credentials,
+            _ => panic!("they are there"),
+        });
+        for _ in 0..2 {
+            let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else { panic!("one failure is no reason to wait") };
+            fresh.fetched(0, &Err(Error::new(ErrorKind::Denied, "away")), turn);
+            tokio::time::advance(Duration::from_millis(4)).await;
+        }
+        assert!(fresh.turn(|| 0).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_refuses_all_credentials_does_not_make_us_ask_all_the_time() {
+        let fresh = Fresh::new(BASE_PAUSE_MAX);
+        for round in 0..3 {
+            let held = lasting(300);
+            fresh.keep(0, held.clone());
+            fresh.forget(&held);
+            assert!(matches!(fresh.have(1), Have::Nothing), "the first time in a while, {round}");
+            let next = lasting(300);
+            fresh.keep(0, next.clone());
+            fresh.forget(&next);
+            assert!(matches!(fresh.have(1), Have::Good(_)), "so soon that it is not the credentials, {round}");
+            next.note_worked();
+            fresh.forget(&next);
+            assert!(matches!(fresh.have(1), Have::Nothing), "it worked and has expired since, {round}");
+            tokio::time::advance(BASE_PAUSE_MAX).await;
+        }
+    }
+
     #[test]
     fn what_seems_to_have_ended_is_not_fetched_all_the_time() {
-        let fresh = Fresh::default();
+        let fresh = Fresh::new(BASE_PAUSE_MAX);
         fresh.keep(10_000, lasting(3600));
         assert!(matches!(fresh.have(10_002), Have::Good(_)));
         assert!(matches!(fresh.have(10_004), Have::Due(_)));
@@ -217,7 +308,7 @@ mod tests {
 
     #[test]
     fn only_what_is_still_held_is_forgotten() {
-        let fresh = Fresh::default();
+        let fresh = Fresh::new(BASE_PAUSE_MAX);
         let (old, new) = (lasting(300), lasting(300));
         fresh.keep(0, new.clone());
         fresh.forget(&old);

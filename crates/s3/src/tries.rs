@@ -1,7 +1,6 @@
 //! The attempts at one operation.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::answer::{self, Parse};
@@ -44,39 +43,33 @@ pub struct Tries<'c> {
     class: Class,
     pauses: u32,
     moves: u32,
-    stale: bool,
-    unprocessed: bool,
-    clock: bool,
-    identity: bool,
-    signed: bool,
-    whole: bool,
-    /// A region was named that cannot be followed.
-    astray: bool,
+    done: Done,
     /// The region that was followed last.
     region: Option<String>,
     /// What it said, where the configured endpoint was asked again for that.
     refused: Option<Error>,
 }
 
+/// What is tried once, and was.
+#[derive(Debug, Default)]
+struct Done {
+    stale: bool,
+    unprocessed: bool,
+    clock: bool,
+    identity: bool,
+    /// The body's hash is signed, since it was refused without.
+    signed: bool,
+    /// And the store said that this is why.
+    is_certain: bool,
+    whole: bool,
+    /// A region was named that cannot be followed.
+    astray: bool,
+}
+
 impl<'c> Tries<'c> {
     /// None yet, of requests of this class.
     pub fn new(inner: &'c Arc<Inner>, class: Class) -> Self {
-        let (stale, unprocessed, clock, identity, signed, whole, astray) = Default::default();
-        Tries {
-            inner,
-            class,
-            pauses: 0,
-            moves: 0,
-            stale,
-            unprocessed,
-            clock,
-            identity,
-            signed,
-            whole,
-            astray,
-            region: None,
-            refused: None,
-        }
+        Tries { inner, class, pauses: 0, moves: 0, done: Done::default(), region: None, refused: None }
     }
 
     async fn ask_for<T: Send + 'static>(
@@ -87,17 +80,20 @@ impl<'c> Tries<'c> {
     ) -> Result<T> {
         request.check()?;
         loop {
-            let trouble = match self.once(request, bytes_max).await {
-                Ok(answer) => match answer::read(answer, parse).await {
-                    Ok(value) => {
-                        self.won();
-                        return Ok(value);
-                    }
-                    Err(trouble) => trouble,
-                },
-                Err(trouble) => trouble,
+            let answer = match self.once(request, bytes_max).await {
+                Ok(answer) => answer,
+                Err(trouble) => {
+                    self.after(trouble).await?;
+                    continue;
+                }
             };
-            self.after(trouble).await?;
+            match answer::read(answer, parse).await {
+                Ok(value) => {
+                    self.won();
+                    return Ok(value);
+                }
+                Err(trouble) => self.after(trouble).await?,
+            }
         }
     }
 
@@ -127,8 +123,10 @@ impl<'c> Tries<'c> {
     /// The operation succeeded.
     pub fn won(&self) {
         self.inner.budget.earn(self.pauses > 0);
-        if self.signed {
+        if self.done.signed {
+            let (unsigned, now) = (&self.inner.unsigned_bodies, Instant::now());
             self.inner.counters.unsigned_refused.one();
+            if self.done.is_certain { unsigned.note_refused(now) } else { unsigned.note_lacking(now) }
         }
     }
 
@@ -138,17 +136,17 @@ impl<'c> Tries<'c> {
         self.note(&error, sick);
         match again {
             Again::No => return Err(self.give_up(error)),
-            Again::Stale if !std::mem::replace(&mut self.stale, true) => {
+            Again::Stale if !std::mem::replace(&mut self.done.stale, true) => {
                 // Its neighbours were closed with it.
                 self.inner.pool.clear();
                 self.inner.counters.retries_stale.one();
             }
-            Again::Unprocessed if !std::mem::replace(&mut self.unprocessed, true) => {
+            Again::Unprocessed if !std::mem::replace(&mut self.done.unprocessed, true) => {
                 self.inner.counters.retries_unprocessed.one();
             }
-            Again::Clock if !std::mem::replace(&mut self.clock, true) => self.inner.counters.retries.one(),
-            Again::Whole if !std::mem::replace(&mut self.whole, true) => self.inner.counters.retries.one(),
-            Again::Identity if !std::mem::replace(&mut self.identity, true) => self.inner.counters.retries.one(),
+            Again::Clock if !std::mem::replace(&mut self.done.clock, true) => self.inner.counters.retries.one(),
+            Again::Whole if !std::mem::replace(&mut self.done.whole, true) => self.inner.counters.retries.one(),
+            Again::Identity if !std::mem::replace(&mut self.done.identity, true) => self.inner.counters.retries.one(),
             // What that region said says more than that it is named again.
             Again::Region(region) if self.refused.is_some() && self.region.as_ref() == Some(&region) => {
                 return Err(self.refused.take().unwrap_or(error));
@@ -157,7 +155,7 @@ impl<'c> Tries<'c> {
                 self.moves += 1;
                 if let Err(e) = self.inner.follow(&region).await {
                     // Not the store's answer, perhaps: the same request once more.
-                    if std::mem::replace(&mut self.astray, true) {
+                    if std::mem::replace(&mut self.done.astray, true) {
                         return Err(self.give_up(error.with_source(e)));
                     }
                 }
@@ -169,9 +167,9 @@ impl<'c> Tries<'c> {
                 self.refused = Some(error);
                 self.inner.counters.retries.one();
             }
-            Again::Signed if !std::mem::replace(&mut self.signed, true) => {
-                self.inner.sign_bodies.store(true, Ordering::Relaxed);
-                self.inner.sign_probed.store(true, Ordering::Relaxed);
+            Again::Signed if !std::mem::replace(&mut self.done.signed, true) => {
+                effort::sign();
+                self.done.is_certain = error.code() == Some("XAmzContentSHA256Mismatch");
                 self.inner.counters.retries.one();
             }
             Again::Backoff(_) | Again::Stale | Again::Unprocessed => return self.pause(error, &again).await,
@@ -198,8 +196,8 @@ impl<'c> Tries<'c> {
 
     /// Signing the body did not help: it was not the reason.
     fn give_up(&self, error: Error) -> Error {
-        if self.signed && error.kind() == ErrorKind::Denied {
-            self.inner.sign_bodies.store(self.inner.config.sign_bodies, Ordering::Relaxed);
+        if self.done.signed && error.kind() == ErrorKind::Denied {
+            self.inner.signed_in_vain.note(Instant::now());
         }
         error
     }

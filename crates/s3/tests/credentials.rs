@@ -99,6 +99,35 @@ async fn a_source_that_fails_at_first_is_asked_again() {
     assert!(client.list(&List::default(), None).await.is_ok());
 }
 
+/// How often the source was asked by listings every 50 ms for twenty seconds.
+async fn asked_in_twenty_seconds(client: &Client, asked: &AtomicU64) -> u64 {
+    for _ in 0..400 {
+        assert_eq!(client.list(&List::default(), None).await.unwrap_err().kind(), ErrorKind::Denied);
+        jump(Duration::from_millis(50)).await;
+    }
+    asked.load(Ordering::SeqCst)
+}
+
+#[tokio::test]
+async fn a_source_that_goes_on_failing_is_asked_less_and_less() {
+    let server = server(|_| {});
+    let (client, asked) = client_of(&server, |_| Err(Error::new(ErrorKind::Denied, "no role today")));
+    let times = asked_in_twenty_seconds(&client, &asked).await;
+    assert!((3..15).contains(&times), "{times} times");
+    assert_eq!(server.seen().len(), 0);
+}
+
+#[tokio::test]
+async fn a_store_that_calls_everything_expired_does_not_make_us_ask_all_the_time() {
+    let server = server(|_| {});
+    let (client, asked) = client_of(&server, |_| Ok(lasting(3600)));
+    server.script(Rule::next(Fault::Error(403, "ExpiredToken")).times(1_000_000));
+    let times = asked_in_twenty_seconds(&client, &asked).await;
+    assert!((2..6).contains(&times), "{times} times");
+    server.heal();
+    client.list(&List::default(), None).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_store_whose_clock_is_ahead_does_not_make_us_ask_all_the_time() {
     let server = server(|setup| setup.clock_ahead_s = 7200);

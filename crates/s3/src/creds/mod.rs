@@ -10,6 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use zeroize::Zeroizing;
 
@@ -33,6 +34,8 @@ struct Secret {
     token: Option<Zeroizing<String>>,
     expires: Option<i64>,
     ring: Keyring,
+    /// Whether a request that they signed was a success, since the store last refused them.
+    worked: AtomicBool,
 }
 
 impl Credentials {
@@ -55,6 +58,7 @@ impl Credentials {
             token,
             expires,
             ring: Keyring::default(),
+            worked: AtomicBool::new(false),
         }))
     }
 
@@ -78,6 +82,18 @@ impl Credentials {
     /// The session token, where they are temporary. A secret: it goes into one header and nowhere else.
     pub(crate) fn token(&self) -> Option<&str> {
         self.0.token.as_ref().map(|token| token.as_str())
+    }
+
+    /// A request that they signed was a success.
+    pub(crate) fn note_worked(&self) {
+        if !self.0.worked.load(Ordering::Relaxed) {
+            self.0.worked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether they worked; from now on they have not.
+    pub(crate) fn take_worked(&self) -> bool {
+        self.0.worked.swap(false, Ordering::Relaxed)
     }
 
     /// Whether the other is a clone of this.

@@ -51,12 +51,19 @@ impl Client {
         if !said.is_empty() {
             let is_ours = |refused: &Refused| said.contains(&refused.key.as_str());
             match self.run((Class::Delete, "delete_many"), self.delete_said(&said)).await {
-                Ok(some) if some.iter().all(is_ours) => refused = some,
+                Ok(some) if some.iter().all(is_ours) => {
+                    self.inner.deleting_many.note_there();
+                    refused = some;
+                }
                 // It spells names its own way, so that nobody knows which of them stay: asked one by one it says so.
                 Ok(_) => refused = self.delete_each(&said).await?,
                 // Without a status it is the connection that lacks something, or no store that answered.
                 Err(e) if (e.kind() == ErrorKind::Unsupported && e.status().is_some()) || e.is_foreign() => {
-                    self.inner.deleting_many.note_lacking(Instant::now());
+                    let deleting_many = &self.inner.deleting_many;
+                    match e.code() {
+                        Some("NotImplemented" | "MethodNotAllowed") => deleting_many.note_refused(Instant::now()),
+                        _ => deleting_many.note_lacking(Instant::now()),
+                    }
                     refused = self.delete_each(&said).await?;
                 }
                 Err(e) => return Err(e),

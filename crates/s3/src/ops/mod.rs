@@ -10,7 +10,6 @@ mod list;
 mod multipart;
 mod put;
 mod ranges;
-mod support;
 
 pub use delete::Refused;
 pub use get::Get;
@@ -19,7 +18,6 @@ pub use head::Object;
 pub use join::all;
 pub use list::{Entry, List, Page, Upload, Uploads};
 pub use put::{Put, Stored};
-pub(crate) use support::Support;
 
 use crate::error::{Error, ErrorKind};
 

@@ -18,6 +18,13 @@ const CUT_TO_EIGHTHS: usize = 6;
 const SLOW_TIMES: u32 = 8;
 const SLOW_MIN: Duration = Duration::from_millis(500);
 
+/// An operation that waited less for an answer does not show that the store is silent: where its speed is unknown, ...
+const PATIENCE_UNKNOWN: Duration = Duration::from_millis(50);
+/// ... at least, ...
+const PATIENCE_MIN: Duration = Duration::from_millis(20);
+/// ... and at most.
+const PATIENCE_MAX: Duration = Duration::from_secs(1);
+
 /// Where no request of a class has begun or ended for this long, those in flight hang: one more goes, so that the others need not wait
 /// until it is known that they never end.
 const HUNG_AFTER: Duration = Duration::from_secs(1);
@@ -157,14 +164,26 @@ impl Limit {
         self.state().limit
     }
 
+    /// How long an operation must have waited for an answer before it can say that the store is silent.
+    pub fn patience(&self) -> Duration {
+        match self.state().usual {
+            Duration::ZERO => PATIENCE_UNKNOWN,
+            usual => (usual * SLOW_TIMES).clamp(PATIENCE_MIN, PATIENCE_MAX),
+        }
+    }
+
     /// A request went well; its first byte took so long.
     pub fn succeeded(&self, now: Instant, first_byte: Duration, counters: &Counters) {
         let mut state = self.state();
-        if first_byte > SLOW_MIN && !state.usual.is_zero() && first_byte > state.usual * SLOW_TIMES {
+        let slow = state.usual * SLOW_TIMES;
+        let is_slow = first_byte > SLOW_MIN && !slow.is_zero() && first_byte > slow;
+        // What stays slow becomes usual in time, or it would be cut down to one request and never grow back.
+        let counted = if slow.is_zero() { first_byte * 16 } else { state.usual * 15 + first_byte.min(slow) };
+        state.usual = counted / 16;
+        if is_slow {
             drop(state);
             return self.overloaded(now, counters);
         }
-        state.usual = if state.usual.is_zero() { first_byte } else { (state.usual * 15 + first_byte) / 16 };
         state.successes += 1;
         if state.successes >= state.limit && state.limit < self.max {
             state.successes = 0;
@@ -294,6 +313,25 @@ mod tests {
         drop((second, hung));
         let free: Vec<_> = std::iter::from_fn(|| gates.try_acquire(Class::Write)).collect();
         assert_eq!(free.len(), 15, "no place is lost");
+    }
+
+    #[test]
+    fn a_store_that_stays_slow_is_not_cut_for_ever() {
+        let (limit, counters) = (Limit::new(16), Counters::default());
+        assert_eq!(limit.patience(), PATIENCE_UNKNOWN);
+        let (mut now, slow) = (Instant::now(), Duration::from_secs(2));
+        (0..100).for_each(|_| limit.succeeded(now, Duration::from_millis(1), &counters));
+        assert_eq!(limit.patience(), PATIENCE_MIN);
+        for _ in 0..40 {
+            now += slow;
+            limit.succeeded(now, slow, &counters);
+        }
+        assert!(limit.current() < 16);
+        for _ in 0..1000 {
+            now += slow;
+            limit.succeeded(now, slow, &counters);
+        }
+        assert_eq!((limit.current(), limit.patience()), (16, PATIENCE_MAX));
     }
 
     #[test]

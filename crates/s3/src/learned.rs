@@ -1,9 +1,12 @@
+//! What answers say of the store beside what was asked. Each may have come from a proxy, from one node of many, or at a bad moment, so
+//! nothing is learned for good: it takes several answers, or the store's own word, and expires.
+
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// Whether the store has a feature, as seen of late. Nothing is learned for good: a proxy or a single node may have answered.
+/// Whether the store has a feature, as seen of late.
 #[derive(Debug)]
 pub struct Support {
     began: Instant,
@@ -23,9 +26,14 @@ impl Support {
         Support::new(3, Duration::from_secs(60))
     }
 
-    /// The request that deletes many: a store without it answers with a status of its own.
+    /// The request that deletes many.
     pub fn of_deleting_many() -> Self {
-        Support::new(1, Duration::from_secs(600))
+        Support::new(3, Duration::from_secs(60))
+    }
+
+    /// Uploads whose hash is not signed: what was refused so and taken with its hash signed. To ask again costs a body that is sent twice.
+    pub fn of_unsigned_bodies() -> Self {
+        Support::new(3, Duration::from_secs(600))
     }
 
     fn new(lacks_min: u32, lacks_for: Duration) -> Self {
@@ -37,10 +45,15 @@ impl Support {
     pub fn note_lacking(&self, now: Instant) {
         let before = self.lacked.fetch_add(1, Ordering::Relaxed);
         if before + 1 >= self.lacks_min {
-            // The next one after that time is the first again.
-            self.lacked.store(0, Ordering::Relaxed);
-            self.lacking_until_ms.store(self.ms(now + self.lacks_for), Ordering::Relaxed);
+            self.note_refused(now);
         }
+    }
+
+    /// The store itself said, by a code of S3's, that it lacks it.
+    pub fn note_refused(&self, now: Instant) {
+        // The next one after that time is the first again.
+        self.lacked.store(0, Ordering::Relaxed);
+        self.lacking_until_ms.store(self.ms(now + self.lacks_for), Ordering::Relaxed);
     }
 
     /// An answer had it.
@@ -59,9 +72,50 @@ impl Support {
     }
 }
 
+/// When something was last so.
+#[derive(Debug)]
+pub struct LastSeen {
+    began: Instant,
+    /// In milliseconds since `began`, and one; 0 for never.
+    at_ms: AtomicU64,
+}
+
+impl LastSeen {
+    /// Never yet.
+    pub fn never() -> Self {
+        LastSeen { began: Instant::now(), at_ms: AtomicU64::new(0) }
+    }
+
+    /// It is so now.
+    pub fn note(&self, now: Instant) {
+        self.at_ms.store(self.ms(now) + 1, Ordering::Relaxed);
+    }
+
+    /// Whether it was so within this time.
+    pub fn is_within(&self, now: Instant, time: Duration) -> bool {
+        let at = self.at_ms.load(Ordering::Relaxed);
+        at > 0 && u128::from((self.ms(now) + 1).saturating_sub(at)) < time.as_millis()
+    }
+
+    fn ms(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.began).as_millis() as u64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_seen_is_forgotten() {
+        let (seen, now, time) = (LastSeen::never(), Instant::now(), Duration::from_secs(60));
+        assert!(!seen.is_within(now, time));
+        seen.note(now);
+        assert!(seen.is_within(now, time) && seen.is_within(now + time / 2, time));
+        assert!(!seen.is_within(now + time, time));
+        seen.note(now + time);
+        assert!(seen.is_within(now + time, time));
+    }
 
     #[test]
     fn one_object_says_nothing_of_others_and_what_was_learned_expires() {
