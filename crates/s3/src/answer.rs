@@ -14,7 +14,7 @@ use crate::xml::{self, Complaint};
 /// What an answer is read by.
 pub type Parse<T> = fn(&Head, &[u8]) -> Result<T, Trouble>;
 
-/// Longer documents are not read on the thread that others wait for: reading 8 MiB takes a tenth of a second.
+/// Longer documents are not read on a thread of the runtime: 8 MiB take from a tenth of a second to almost one.
 const READ_HERE_MAX: usize = 64 * 1024;
 
 /// Reads an answer. The body is wiped where it may hold a secret, which long ones never do.
@@ -109,6 +109,15 @@ mod tests {
 
     fn head(headers: &str) -> Head {
         Head::parse(format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n").as_bytes(), false).unwrap().unwrap().0
+    }
+
+    #[tokio::test]
+    async fn long_documents_are_read_elsewhere() {
+        for (len, here) in [(0, true), (READ_HERE_MAX, true), (READ_HERE_MAX + 1, false)] {
+            let answer = Answer { head: head("x: y"), body: vec![b' '; len] };
+            let thread = read(answer, |_, _| Ok(std::thread::current().id())).await.unwrap();
+            assert_eq!(thread == std::thread::current().id(), here, "{len} bytes");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::AsyncWrite;
+use tokio::task::coop;
 use zeroize::Zeroizing;
 
 use super::body::Sink;
@@ -22,6 +23,13 @@ use crate::time::Instant;
 
 /// A chunk's header has at most this many bytes.
 const CHUNK_LINE_MAX: usize = 256;
+
+/// One answer has no more interim answers before it, ...
+const INTERIM_MAX: usize = 64;
+/// ... nor more bytes of them, ...
+const INTERIM_BYTES_MAX: usize = HEAD_BYTES_MAX;
+/// ... and no more bytes of trailers behind it.
+const TRAILERS_BYTES_MAX: usize = HEAD_BYTES_MAX;
 
 /// How the sending of a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +67,8 @@ pub struct Conn {
     fitted: bool,
     /// Bytes of the body that lie in the caller's memory already.
     ahead: usize,
+    /// How many interim answers came for this request, and their bytes.
+    interim: (usize, usize),
 }
 
 impl Conn {
@@ -82,6 +92,7 @@ impl Conn {
             usual: (0, false),
             fitted: false,
             ahead: 0,
+            interim: (0, 0),
         })
     }
 
@@ -119,7 +130,7 @@ impl Conn {
     /// `Timeout` when nothing moves for `idle`.
     pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
         let mut sent = 0;
-        (self.copied, self.ahead) = (0, 0);
+        (self.copied, self.ahead, self.interim) = (0, 0, (0, 0));
         self.inbox.clear();
         self.low_water.reset(&self.stream);
         loop {
@@ -128,7 +139,7 @@ impl Conn {
             match patience.with(idle, |cx| poll_send(cx, stream, rest, inbox)).await {
                 Some(Ok(Some(0))) => return Ok(Sent::All),
                 Some(Ok(Some(bytes))) => sent += bytes,
-                Some(Ok(None)) if self.is_interim() => {}
+                Some(Ok(None)) if self.is_interim()? => {}
                 Some(Ok(None)) => {
                     self.spent = true;
                     return Ok(Sent::Early);
@@ -143,14 +154,28 @@ impl Conn {
     }
 
     /// Whether what came so far is only `100 Continue` and the like, which is then forgotten, or not yet a whole head.
-    fn is_interim(&mut self) -> bool {
+    fn is_interim(&mut self) -> Result<bool> {
         loop {
             match Head::parse(self.inbox.rest(), false) {
-                Ok(Some((head, len))) if matches!(head.status, 100..=199) => self.inbox.skip(len),
-                Ok(None) => return true,
-                _ => return false,
+                Ok(Some((head, len))) if matches!(head.status, 100..=199) => {
+                    self.inbox.skip(len);
+                    self.count_interim(len)?;
+                }
+                Ok(None) => return Ok(true),
+                _ => return Ok(false),
             }
         }
+    }
+
+    /// One more interim answer, of so many bytes. Errors where there is no end of them.
+    fn count_interim(&mut self, len: usize) -> Result<()> {
+        let (count, bytes) = &mut self.interim;
+        (*count, *bytes) = (*count + 1, *bytes + len);
+        if *count <= INTERIM_MAX && *bytes <= INTERIM_BYTES_MAX {
+            return Ok(());
+        }
+        self.spent = true;
+        Err(nonsense("only interim answers come"))
     }
 
     /// After a failed write: whether the server's reason can still be read.
@@ -226,7 +251,7 @@ impl Conn {
             self.inbox.push(&room[..more]);
             self.inbox.push(std::mem::take(&mut spare));
             match parsed {
-                Some((head, _)) if matches!(head.status, 100..=199) => {}
+                Some((head, len)) if matches!(head.status, 100..=199) => self.count_interim(len)?,
                 Some((head, len)) => {
                     if !room.is_empty() && head.is_success() {
                         self.usual = (len, len == self.usual.0 && len <= READ_BYTES);
@@ -292,12 +317,22 @@ impl Conn {
                 return Err(nonsense("a chunk is longer than it said"));
             }
         }
-        while !self.line(idle).await?.is_empty() {}
-        Ok(())
+        let mut trailers = 0;
+        loop {
+            match self.line(idle).await?.len() {
+                0 => return Ok(()),
+                len => trailers += len,
+            }
+            if trailers > TRAILERS_BYTES_MAX {
+                return Err(nonsense("its trailers have no end"));
+            }
+        }
     }
 
     /// The next line, without its end.
     async fn line(&mut self, idle: Duration) -> Result<Vec<u8>> {
+        // What is there already costs no wait: without this the tasks beside would not run until it is used up.
+        coop::consume_budget().await;
         loop {
             let rest = self.inbox.rest();
             if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -419,6 +454,8 @@ fn nonsense(what: &'static str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the body makes no sense: {what}")).retryable(true)
 }
 
+#[cfg(test)]
+mod flood_tests;
 #[cfg(test)]
 mod large_body_tests;
 #[cfg(test)]

@@ -54,7 +54,7 @@ impl Head {
         };
         let status = response.code.unwrap_or(0);
         let mut closes = response.version == Some(0);
-        let (mut length, mut chunked, mut etag) = (None, false, None);
+        let (mut length, mut chunked, mut etag, mut encodings) = (None, false, None, 0);
         for header in response.headers.iter() {
             // One comparison for all others.
             if !matches!(header.name.len(), CONTENT_LENGTH | TRANSFER_ENCODING | CONNECTION | ETAG) {
@@ -68,6 +68,10 @@ impl Head {
                 }
                 length = Some(number);
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+                encodings += 1;
+                if encodings > 1 {
+                    return Err(nonsense("it has several transfer-encodings"));
+                }
                 chunked = value().eq_ignore_ascii_case("chunked");
                 if !chunked && !value().eq_ignore_ascii_case("identity") {
                     return Err(nonsense("its transfer-encoding is unknown"));
@@ -216,6 +220,9 @@ mod tests {
             "content-length: 99999999999999999999",
             "content-length: 5\r\ntransfer-encoding: chunked",
             "transfer-encoding: gzip, chunked",
+            "transfer-encoding: chunked\r\ntransfer-encoding: identity",
+            "transfer-encoding: identity\r\ntransfer-encoding: chunked",
+            "transfer-encoding: chunked\r\nx: y\r\nTransfer-Encoding: chunked",
         ] {
             let error = parse(&format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{headers}");

@@ -146,84 +146,70 @@ fn endless() -> Error {
     Error::foreign("the store's listing does not end: its next page is the same again")
 }
 
-/// Texts in a listing, which are encoded when it says so.
-#[derive(Default)]
-struct Texts {
-    encoded: bool,
-    bad: bool,
-}
-
-impl Texts {
-    fn of(&mut self, text: &str) -> String {
-        if !self.encoded {
-            return text.to_owned();
+/// Decodes the texts of a listing; whether all of them could be. Some stores say only behind the keys that they encode them, so that this
+/// comes at the end.
+fn decode<'a>(texts: impl IntoIterator<Item = &'a mut String>) -> bool {
+    texts.into_iter().all(|text| match encode::decode(text) {
+        Some(decoded) => {
+            *text = decoded;
+            true
         }
-        encode::decode(text).unwrap_or_else(|| {
-            self.bad = true;
-            String::new()
-        })
-    }
+        None => false,
+    })
 }
 
 pub(super) fn page(body: &[u8]) -> Result<Page, Trouble> {
-    let (mut page, mut entry, mut texts) =
-        (Page::default(), Entry::default(), Texts { encoded: says_encoded(body), bad: false });
-    let mut truncated = false;
+    let (mut page, mut entry) = (Page::default(), Entry::default());
+    let (mut truncated, mut encoded, mut bad) = (false, false, false);
     answer::document(body, "ListBucketResult", |path, text| match path {
         [_, contents, field] if contents == "Contents" => match field.as_str() {
-            "Key" => entry.key = texts.of(text),
+            "Key" => text.clone_into(&mut entry.key),
             "Size" => match text.parse() {
                 Ok(bytes) => entry.bytes = bytes,
-                Err(_) => texts.bad = true,
+                Err(_) => bad = true,
             },
             "LastModified" => entry.modified = iso(text).unwrap_or(0),
             "ETag" => text.clone_into(&mut entry.etag),
             _ => {}
         },
         [_, contents] if contents == "Contents" => page.entries.push(std::mem::take(&mut entry)),
-        [_, prefixes, field] if prefixes == "CommonPrefixes" && field == "Prefix" => page.prefixes.push(texts.of(text)),
+        [_, prefixes, field] if prefixes == "CommonPrefixes" && field == "Prefix" => {
+            page.prefixes.push(text.to_owned())
+        }
+        [_, field] if field == "EncodingType" => encoded |= text == "url",
         [_, field] if field == "IsTruncated" => truncated = text == "true",
         // Opaque: it is not encoded as the keys are.
         [_, field] if field == "NextContinuationToken" => page.next = Some(text.to_owned()),
         _ => {}
     })?;
     page.next = page.next.filter(|next| truncated && !next.is_empty());
-    match !texts.bad && truncated == page.next.is_some() {
-        true => Ok(page),
-        false => Err(answer::foreign(xml::nonsense())),
-    }
+    let texts = page.entries.iter_mut().map(|entry| &mut entry.key).chain(&mut page.prefixes);
+    bad |= encoded && !decode(texts);
+    if !bad && truncated == page.next.is_some() { Ok(page) } else { Err(answer::foreign(xml::nonsense())) }
 }
 
 pub(super) fn uploads(body: &[u8]) -> Result<Uploads, Trouble> {
-    let (mut found, mut upload, mut texts) =
-        (Uploads::default(), Upload::default(), Texts { encoded: says_encoded(body), bad: false });
-    let (mut truncated, mut next) = (false, (String::new(), String::new()));
+    let (mut found, mut upload) = (Uploads::default(), Upload::default());
+    let (mut truncated, mut encoded, mut next) = (false, false, (String::new(), String::new()));
     answer::document(body, "ListMultipartUploadsResult", |path, text| match path {
         [_, one, field] if one == "Upload" => match field.as_str() {
-            "Key" => upload.key = texts.of(text),
+            "Key" => text.clone_into(&mut upload.key),
             "UploadId" => text.clone_into(&mut upload.id),
             "Initiated" => upload.begun = iso(text).unwrap_or(0),
             _ => {}
         },
         [_, one] if one == "Upload" => found.uploads.push(std::mem::take(&mut upload)),
+        [_, field] if field == "EncodingType" => encoded |= text == "url",
         [_, field] if field == "IsTruncated" => truncated = text == "true",
-        [_, field] if field == "NextKeyMarker" => next.0 = texts.of(text),
+        [_, field] if field == "NextKeyMarker" => text.clone_into(&mut next.0),
         [_, field] if field == "NextUploadIdMarker" => text.clone_into(&mut next.1),
         _ => {}
     })?;
     // Where it goes on must be said, or the same page would come again.
     let lost = truncated && next.0.is_empty();
+    let bad = encoded && !decode(found.uploads.iter_mut().map(|upload| &mut upload.key).chain([&mut next.0]));
     found.next = truncated.then_some(next);
-    if !texts.bad && !lost { Ok(found) } else { Err(answer::foreign(xml::nonsense())) }
-}
-
-/// Whether keys are encoded: some stores do it, and say so, only after the keys.
-fn says_encoded(body: &[u8]) -> bool {
-    let mut encoded = false;
-    let read = xml::each(body, |path, text| {
-        encoded |= matches!(path, [_, field] if field == "EncodingType") && text == "url";
-    });
-    encoded && read.is_ok()
+    if bad || lost { Err(answer::foreign(xml::nonsense())) } else { Ok(found) }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
 use http::Response;
+use tokio::task::coop;
 use tokio::time::timeout;
 
 use super::super::body::Sink;
@@ -169,6 +170,8 @@ impl Talk {
                 Ok(Some(Err(e))) => return Err(self.failed("reading the body", e)),
                 Err(_) => return Err(self.stalled("the body stopped", idle)),
             };
+            // Pieces that are there already cost no wait.
+            coop::consume_budget().await;
             self.hear();
             left = left.checked_sub(piece.len() as u64).ok_or_else(misfit)?;
             sink.copy(&piece)?;

@@ -11,6 +11,7 @@ use rustls::pki_types::ServerName;
 use rustls::{CipherSuite, ClientConfig, Error, PeerMisbehaved, ProtocolVersion};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
+use tokio::task::coop;
 
 use super::buffers::{Incoming, Left, Outgoing, Room};
 #[cfg(feature = "tls-direct")]
@@ -107,8 +108,18 @@ impl Session {
         matches!(self.records, Records::Direct(_))
     }
 
-    /// Reads into two pieces of memory, one behind the other.
+    /// Reads into two pieces of memory, one behind the other. As a read from a socket does, it takes part in the task's budget: what was
+    /// read from the socket before is no reason to keep other tasks waiting.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, pieces: [&mut [u8]; 2]) -> Poll<io::Result<usize>> {
+        let budget = ready!(coop::poll_proceed(cx));
+        let read = self.poll_open(cx, pieces);
+        if read.is_ready() {
+            budget.made_progress();
+        }
+        read
+    }
+
+    fn poll_open(&mut self, cx: &mut Context<'_>, pieces: [&mut [u8]; 2]) -> Poll<io::Result<usize>> {
         let mut room = Room::new(pieces);
         self.wire.left.drain(&mut room);
         loop {
