@@ -23,7 +23,7 @@ const NETWORK_TICK: Duration = Duration::from_millis(400);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How soon they are looked at again when the ledger seems to be wrong: later than who counts stands still before it writes.
 const DOUBT_FOR: Duration = Duration::from_secs(3);
-/// A snapshot is taken when so much was journaled since the last one.
+/// A snapshot is taken when all processes journaled so much since the last one.
 const SNAPSHOT_AFTER_BYTES: u64 = 4 << 20;
 
 /// The thread; [`close`](Keeper::close) lets it do everything once more.
@@ -151,9 +151,11 @@ impl<M: Mover> Chores<M> {
                 chores.shared.journal.flush()
             });
             self.leads = self.leads || self.evictor.as_ref().is_some_and(|evictor| evictor.try_lock().is_ok());
-            let much = self.shared.journal.since_snapshot() >= SNAPSHOT_AFTER_BYTES;
-            if self.leads && (last || much || std::mem::take(&mut self.inherited)) {
-                self.tell("take a snapshot", Chores::snapshot);
+            if self.leads {
+                self.tell(
+                    "take a snapshot",
+                    |chores| if chores.needs_snapshot(last)? { chores.snapshot() } else { Ok(()) },
+                );
             }
         }
         self.evict_as_lmcache_does();
@@ -183,6 +185,13 @@ impl<M: Mover> Chores<M> {
         if let Err(e) = chore(self) {
             self.shared.failed(&format!("cannot {what}"), &e);
         }
+    }
+
+    /// Whether a snapshot is due: others may note much while we do nothing.
+    fn needs_snapshot(&mut self, last: bool) -> io::Result<bool> {
+        let corner = self.shared.home.corner()?;
+        let new = self.shared.journal.since_snapshot() + self.reader.unread_bytes(corner.name())?;
+        Ok(last || new >= SNAPSHOT_AFTER_BYTES || std::mem::take(&mut self.inherited))
     }
 
     /// Merges what all processes noted, and writes down the order of use.

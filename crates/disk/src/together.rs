@@ -92,8 +92,12 @@ impl<M: Mover> Shared<M> {
 
     /// Notes that a request used these chunks, in the order of its chain, and what its caller expects of them.
     pub fn used(&self, chain: &[Digest], hint: &kvtier_core::Hint) {
-        self.index().touch_batch(chain);
-        self.note_use(chain);
+        let mut index = self.index();
+        index.touch_batch(chain);
+        // Of a chunk that is not there nothing has to be known at the next start.
+        let known: Vec<Digest> = chain.iter().copied().filter(|digest| index.is_known(digest)).collect();
+        drop(index);
+        self.note_use(&known);
         self.hint(chain, hint);
     }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use kvtier_core::{ManualClock, Namespace};
+use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
 
 use super::*;
@@ -30,9 +31,24 @@ impl Mover for Idle {
 
 /// A tier whose own rounds stand still.
 fn open(dir: &Path) -> Disk<Idle> {
+    open_on(&ManualClock::new(), dir)
+}
+
+/// A tier whose own rounds come when this clock is moved.
+fn open_on(time: &ManualClock, dir: &Path) -> Disk<Idle> {
     let mut config = DiskConfig::new(dir, 1 << 20);
-    config.clock = ManualClock::new().clock();
+    config.clock = time.clock();
     Disk::open(config, Idle).unwrap()
+}
+
+/// Moves the clock until it is so.
+fn in_time(time: &ManualClock, what: &str, is_so: impl Fn() -> bool) {
+    let late = std::time::Instant::now() + std::time::Duration::from_secs(300);
+    while !is_so() {
+        assert!(std::time::Instant::now() < late, "{what}");
+        time.advance(std::time::Duration::from_secs(1));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
 }
 
 fn key(n: u8) -> Key {
@@ -168,4 +184,49 @@ fn who_goes_on_in_a_new_directory_waits_for_the_process_that_makes_its_log() {
         assert!(restored.join().unwrap());
     });
     assert_eq!(segments(), ["changes.1"]);
+}
+
+#[test]
+fn a_use_of_what_is_not_there_is_not_written_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let journals = || fs::read_dir(dir.path().join(".kvtier/journal")).unwrap().count();
+    disk.shared.used(&[*key(1).digest()], &kvtier_core::Hint::default());
+    disk.shared.journal.flush().unwrap();
+    assert_eq!(journals(), 0);
+    write(dir.path(), &key(1));
+    disk.shared.follow_changes();
+    disk.shared.used(&[*key(1).digest(), *key(2).digest()], &kvtier_core::Hint::default());
+    disk.shared.journal.flush().unwrap();
+    assert_eq!(
+        history::Reader::new(&dir.path().join(".kvtier"), 0).read(None).unwrap(),
+        [Record::Touch(*key(1).digest())]
+    );
+}
+
+#[test]
+fn journals_of_one_who_does_not_lead_go_while_it_lives() {
+    let (dir, time) = (tempfile::tempdir().unwrap(), ManualClock::new());
+    let own = dir.path().join(".kvtier");
+    let leader = open_on(&time, dir.path());
+    in_time(&time, "it leads", || fs::File::open(own.join("evictor")).is_ok_and(|file| file.try_lock().is_err()));
+    let other = open_on(&time, dir.path());
+    let name = other.shared.home.corner().unwrap().name().to_owned();
+    let journals = || {
+        let names = fs::read_dir(own.join("journal")).unwrap().flatten().map(|entry| entry.file_name());
+        names.filter(|journal| journal.to_str().unwrap().starts_with(&name)).count()
+    };
+    let last = |n: u32| own.join(format!("journal/{name}.{n}"));
+    // More than a file's worth in each round, so that the next round begins another.
+    for round in 1..5_u32 {
+        let digest = |n: u32| Digest::of("test", &[round.to_le_bytes(), n.to_le_bytes()].concat());
+        for part in 0..3 {
+            other.shared.journal.note((0..100_000).map(|n| Record::Touch(digest(part * 100_000 + n))));
+            other.shared.journal.flush().unwrap();
+        }
+        assert!(last(round).exists(), "{round}");
+        in_time(&time, "what is complete is merged and deleted", || journals() == 1);
+        assert!(last(round).exists(), "{round}: it may yet be written to");
+    }
+    drop((leader, other));
 }

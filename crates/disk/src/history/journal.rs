@@ -1,5 +1,5 @@
-use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::collections::{HashSet, VecDeque};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -15,6 +15,8 @@ const WAITING_MAX: usize = 1 << 17;
 const FOLD_AT: usize = 1 << 14;
 /// A journal file longer than this is followed by a new one.
 const FILE_BYTES_MAX: u64 = 8 << 20;
+/// The most files that a process leaves while nobody merges them into a snapshot. Before it begins another it deletes its oldest.
+const FILES_MAX: usize = 4;
 
 /// This process's journal: `.kvtier/journal/<corner>.<number>`.
 #[derive(Debug)]
@@ -64,6 +66,8 @@ impl Waiting {
 struct Tail {
     file: Option<File>,
     number: u64,
+    /// The numbers of the last files, which may be deleted by now.
+    numbers: VecDeque<u64>,
     bytes: u64,
     /// Bytes written since the last snapshot, in all files.
     since_snapshot: u64,
@@ -101,7 +105,7 @@ impl Journal {
             Some(file) => file,
             None => {
                 tail.bytes = 0;
-                self.next_file(&mut tail.number)?
+                self.next_file(&mut tail)?
             }
         };
         file.write_all(&bytes)?;
@@ -112,21 +116,30 @@ impl Journal {
     }
 
     /// A new file. One that is there is somebody else's, whatever its name says.
-    fn next_file(&self, number: &mut u64) -> io::Result<File> {
+    fn next_file(&self, tail: &mut Tail) -> io::Result<File> {
         let name = self.name.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            *number += 1;
-            let path = self.dir.join(format!("{name}.{number}"));
-            match bookkeeping::open(&path, OpenOptions::new().append(true).create_new(true)) {
+        let path = |number| self.dir.join(format!("{name}.{number}"));
+        let file = loop {
+            tail.number += 1;
+            match bookkeeping::open(&path(tail.number), OpenOptions::new().append(true).create_new(true)) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                other => return other,
+                other => break other?,
             }
+        };
+        tail.numbers.push_back(tail.number);
+        while tail.numbers.len() > FILES_MAX
+            && let Some(oldest) = tail.numbers.pop_front()
+        {
+            // Gone, where a snapshot has it.
+            let _ = fs::remove_file(path(oldest));
         }
+        Ok(file)
     }
 
     /// Goes on under another name: the files so far were deleted.
     pub fn rename(&self, name: &str) {
         name.clone_into(&mut self.name.lock().unwrap_or_else(PoisonError::into_inner));
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).numbers.clear();
         self.begin_anew();
     }
 
@@ -156,8 +169,6 @@ fn last_touches(records: impl DoubleEndedIterator<Item = Record>) -> Vec<Record>
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use kvtier_core::ManualClock;
     use kvtier_key::Digest;
 
@@ -217,5 +228,25 @@ mod tests {
         }
         (0..2 * WAITING_MAX).for_each(|n| journal.note([Record::Touch(digest(n))]));
         assert_eq!(journal.waiting.lock().unwrap().records.len(), WAITING_MAX, "and no more of any");
+    }
+
+    #[test]
+    fn journals_that_nobody_merges_are_bounded_and_the_newest_stay() {
+        let own = tempfile::tempdir().unwrap();
+        fs::create_dir(own.path().join("journal")).unwrap();
+        let journal = Journal::new(own.path(), "host.1.5.0", &Clock::real());
+        let digest = |n: usize| Digest::of("test", &n.to_le_bytes());
+        for n in 0..3 * FILES_MAX {
+            journal.note([Record::Touch(digest(n))]);
+            journal.flush().unwrap();
+            journal.begin_anew();
+        }
+        let read = Reader::new(own.path(), 0).read(None).unwrap();
+        assert_eq!(read, (2 * FILES_MAX..3 * FILES_MAX).map(|n| Record::Touch(digest(n))).collect::<Vec<_>>());
+        // A file of another under a number of ours is not ours to delete, and costs none of ours.
+        fs::write(own.path().join(format!("journal/host.1.5.0.{}", 3 * FILES_MAX + 1)), "").unwrap();
+        journal.note([Record::Touch(digest(0))]);
+        journal.flush().unwrap();
+        assert_eq!(names(&own.path().join("journal")).unwrap().len(), FILES_MAX + 1);
     }
 }

@@ -17,18 +17,29 @@ pub struct Reader {
     dir: PathBuf,
     /// Batches written before are in the snapshot.
     from_ms: u64,
-    read_to: BTreeMap<String, u64>,
+    read: BTreeMap<String, Progress>,
     /// Journals whose end is not whole, and that were reported.
     torn: BTreeSet<String>,
     /// What could not be read, since it was last taken.
     damage: Vec<String>,
 }
 
+/// How far a journal was read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// To here it was whole.
+    to: u64,
+    /// It was so long then.
+    len: u64,
+    /// Its process had begun the next by then, and writes no more to it.
+    is_complete: bool,
+}
+
 impl Reader {
     /// Reads what was written after `from_ms`.
     pub fn new(own: &Path, from_ms: u64) -> Self {
-        let (read_to, torn, damage) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
-        Reader { dir: own.join("journal"), from_ms, read_to, torn, damage }
+        let (read, torn, damage) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+        Reader { dir: own.join("journal"), from_ms, read, torn, damage }
     }
 
     /// What has been written since the last call, in the order of time; not the journal of the process `but`, which knows its own.
@@ -39,13 +50,20 @@ impl Reader {
     /// The same, in the batches that were written together, each with its time. A journal that cannot be read costs what it has, and is
     /// tried again.
     pub fn batches(&mut self, but: Option<&str>) -> io::Result<Vec<Batch>> {
-        let mut batches = Vec::new();
-        for name in names(&self.dir)? {
-            if but.is_some_and(|but| owner(&name) == but) {
+        let (mut batches, names) = (Vec::new(), names(&self.dir)?);
+        self.read.retain(|name, _| names.contains(name));
+        self.torn.retain(|name| names.contains(name));
+        for (n, name) in names.iter().enumerate() {
+            if but.is_some_and(|but| owner(name) == but) {
                 continue;
             }
-            match self.read_one(&name) {
-                Ok(more) => batches.extend(more),
+            // Before it is read: then nothing comes after what is read.
+            let is_complete = names.get(n + 1).is_some_and(|next| owner(next) == owner(name));
+            match self.read_one(name) {
+                Ok(more) => {
+                    batches.extend(more);
+                    self.read.entry(name.clone()).or_default().is_complete = is_complete;
+                }
                 Err(e) if e.kind() == Io::NotFound => {}
                 Err(e) => self.damage.push(format!("the journal {name} cannot be read: {e}")),
             }
@@ -57,7 +75,7 @@ impl Reader {
     /// What is new in one journal, as far as it is whole.
     fn read_one(&mut self, name: &str) -> io::Result<Vec<Batch>> {
         let mut file = bookkeeping::open_to_read(&self.dir.join(name))?;
-        let (mut bytes, from) = (Vec::new(), self.read_to.get(name).copied().unwrap_or(0));
+        let (mut bytes, from) = (Vec::new(), self.read.get(name).map_or(0, |read| read.to));
         file.seek(SeekFrom::Start(from))?;
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;
         let mut journal = format::decode(&bytes);
@@ -74,7 +92,8 @@ impl Reader {
             }
             _ => bytes.len(),
         };
-        self.read_to.insert(name.to_owned(), from + read as u64);
+        let (to, len) = (from + read as u64, from + bytes.len() as u64);
+        self.read.insert(name.to_owned(), Progress { to, len, is_complete: false });
         Ok(batches)
     }
 
@@ -83,15 +102,29 @@ impl Reader {
         std::mem::take(&mut self.damage)
     }
 
-    /// Deletes journals that a new snapshot made superfluous: those of processes that do not live, and our own before number `ours.1`.
+    /// Bytes that were written since they were read last; not those of the process `but`.
+    pub fn unread_bytes(&self, but: &str) -> io::Result<u64> {
+        let names = names(&self.dir)?.into_iter().filter(|name| owner(name) != but);
+        let unread = names.map(|name| {
+            // It may be gone by now.
+            let len = fs::symlink_metadata(self.dir.join(&name)).map_or(0, |meta| meta.len());
+            len.saturating_sub(self.read.get(&name).map_or(0, |read| read.len))
+        });
+        Ok(unread.sum())
+    }
+
+    /// Deletes journals that a new snapshot made superfluous: those of processes that do not live, those that were complete when they were
+    /// read, and our own before number `ours.1`.
     pub fn forget(&mut self, living: &BTreeSet<String>, ours: (&str, u64)) -> io::Result<()> {
         for name in names(&self.dir)? {
-            let old = owner(&name) == ours.0 && number(&name).is_none_or(|number| number < ours.1);
-            let read = self.read_to.contains_key(&name);
-            if old || (read && !living.contains(owner(&name))) {
-                fs::remove_file(self.dir.join(&name))?;
-                self.read_to.remove(&name);
-                self.torn.remove(&name);
+            let is_old = owner(&name) == ours.0 && number(&name).is_none_or(|number| number < ours.1);
+            let is_over = |read: &Progress| read.is_complete || !living.contains(owner(&name));
+            if is_old || self.read.get(&name).is_some_and(is_over) {
+                match fs::remove_file(self.dir.join(&name)) {
+                    // Its process deletes its oldest itself where nobody does.
+                    Err(e) if e.kind() == Io::NotFound => {}
+                    other => other?,
+                }
             }
         }
         Ok(())
@@ -99,7 +132,7 @@ impl Reader {
 
     /// How many journals were read that are not ours.
     pub fn others(&self) -> usize {
-        self.read_to.len()
+        self.read.len()
     }
 }
 
