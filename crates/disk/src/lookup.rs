@@ -1,6 +1,7 @@
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use kvtier_core::{Answer, Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence, Removed};
+use kvtier_index::journal::Record;
 use kvtier_key::Digest;
 
 use crate::mover::Mover;
@@ -73,22 +74,26 @@ pub fn look<M: Mover>(shared: &Shared<M>, keys: &[Key], how: (Mode, Hold), answe
     }
 }
 
-/// Removes keys that nobody holds; those of other processes too.
+/// Removes keys that nobody holds; those of other processes too, and of a key the files of every length.
 pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Answer<Removed>) {
     let mut counts = Removed::default();
     shared.follow_changes();
+    let files = shared.files_of(keys);
     for key in keys {
         if answer.is_over() {
             return answer.give_up();
         }
+        let lengths = files.get(key.digest()).map_or(&[][..], Vec::as_slice);
         if shared.index().get(key.digest()).is_none() {
-            shared.discover(key, None);
+            shared.discover(key, lengths.first().copied());
         }
         let mut index = shared.index();
         index.expire_holds(shared.now_ms());
         match index.leave(key.digest()) {
             kvtier_index::Removed::Gone(entry) => {
                 drop(index);
+                let other = lengths.iter().filter(|len| **len != entry.chunk.len);
+                other.for_each(|len| shared.delete_other(key.digest(), *len));
                 counts.removed += shared.delete(vec![entry]);
             }
             kvtier_index::Removed::Held => counts.held += 1,
@@ -96,4 +101,39 @@ pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Answer<Removed
         }
     }
     answer.complete(Ok(counts));
+}
+
+impl<M: Mover> Shared<M> {
+    /// The lengths of the files that lie there of these keys. Two processes may have saved one key with two lengths, and each knows only its
+    /// own.
+    fn files_of(&self, keys: &[Key]) -> HashMap<Digest, Vec<u64>> {
+        let mut lengths: HashMap<Digest, Vec<u64>> = HashMap::new();
+        // There a key has one name, whatever the length.
+        if self.home.foreign().is_some() {
+            return lengths;
+        }
+        let digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
+        match self.home.files_of(&digests) {
+            Ok(files) => files.into_iter().for_each(|(digest, len)| lengths.entry(digest).or_default().push(len)),
+            Err(e) => self.failed("cannot list the files of chunks that are to be removed", &e),
+        }
+        lengths
+    }
+
+    /// Deletes a file of a chunk that the index knows with another length.
+    fn delete_other(&self, digest: &Digest, len: u64) {
+        let _one = self.name(digest);
+        // Saved again meanwhile, with this one.
+        if self.index().known(digest).is_some_and(|entry| entry.chunk.len == len) {
+            return;
+        }
+        match self.home.delete(digest, len) {
+            Ok(true) => {
+                self.uncount(self.home.file_len(len));
+                self.announce_change(Record::Remove(*digest));
+            }
+            Ok(false) => {}
+            Err(e) => self.failed(&format!("cannot delete a file of {digest}"), &e),
+        }
+    }
 }

@@ -101,6 +101,34 @@ fn of_two_lengths_of_one_key_the_newer_stays() {
     assert!((0..2).all(|n| !absent(&c, n)));
 }
 
+#[test]
+fn remove_deletes_the_files_of_every_length() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = open(dir.path(), 8);
+    f.store(&f.keys(0..4), LEN);
+    put_from_outside(dir.path(), LEN / 2);
+    // Of chunk 9, which nobody here met, only files are there.
+    let path = |n, len: usize| kvtier_disk::name::path(dir.path(), f.key(n).digest(), len as u64);
+    let copied = path(9, LEN / 3);
+    fs::create_dir_all(copied.parent().unwrap()).unwrap();
+    {
+        let other = tempfile::tempdir().unwrap();
+        let g = open(other.path(), 8);
+        g.store(&g.keys([9]), LEN / 3);
+        fs::copy(kvtier_disk::name::path(other.path(), g.key(9).digest(), (LEN / 3) as u64), &copied).unwrap();
+    }
+    set_ledger(dir.path(), files_bytes(dir.path()));
+    let held = f.hold(&f.keys([1]), Duration::from_secs(600)).hold.unwrap();
+    let removed = f.remove(&f.keys([0, 1, 2, 9, 10]));
+    assert_eq!((removed.removed, removed.held, removed.absent), (3, 1, 1));
+    assert_eq!(files(dir.path()).len(), 3, "chunk 3, and both files of the one that is held");
+    f.tier.release(held);
+    assert_eq!(f.remove(&f.keys([1])).removed, 1);
+    assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
+    let other = open(dir.path(), 8);
+    assert!((0..3).chain([9]).all(|n| absent(&other, n)) && !absent(&other, 3));
+}
+
 /// Flips a byte of chunks and loads them.
 fn damage(f: &Fixture, dir: &Path, numbers: impl IntoIterator<Item = u64>) {
     for n in numbers {

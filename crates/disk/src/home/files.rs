@@ -1,5 +1,6 @@
 //! What is done to chunk files, each as few system calls as it takes.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind as Io, Write};
 use std::os::unix::fs::MetadataExt;
@@ -340,6 +341,17 @@ impl Home {
             }
             Ok(())
         })
+    }
+
+    /// The files of these chunks in our layout, of any length.
+    pub fn files_of(&self, digests: &[Digest]) -> io::Result<Vec<(Digest, u64)>> {
+        let shards: BTreeSet<u8> = digests.iter().map(|digest| digest.as_bytes()[0]).collect();
+        let wanted: HashSet<&Digest> = digests.iter().collect();
+        let mut found = Vec::new();
+        for shard in shards {
+            found.extend(self.list_shard(shard)?.into_iter().filter(|(digest, _)| wanted.contains(digest)));
+        }
+        Ok(found)
     }
 
     fn list_shard(&self, shard: u8) -> io::Result<Vec<(Digest, u64)>> {
