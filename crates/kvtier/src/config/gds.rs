@@ -195,9 +195,14 @@ mod tests {
         assert_eq!(spec.file.bytes, Capacity::Share(1.0));
         let wrong = plugin(&format!("{place}.gds_path: /a, {place}.bytes: much")).unwrap_err();
         assert!(wrong.contains("bytes") && wrong.contains("much"), "{wrong}");
-        let both = plugin(&format!("{place}.gds_path: /a, {place}.tiers: []")).unwrap_err();
-        assert!(both.contains("are there together; keep one"), "{both}");
-        assert!(plugin(&format!("{place}.class_name: C")).unwrap_err().contains("are missing; write one"));
+        for cap in ["", ", storage_plugin.kv.bytes: 1GiB"] {
+            let both = plugin(&format!("{place}.gds_path: /a, {place}.tiers: []{cap}")).unwrap_err();
+            assert!(both.contains("are there together; keep one"), "{both}");
+            let none = plugin(&format!("{place}.class_name: C{cap}")).unwrap_err();
+            assert!(none.contains("are missing; write one"), "{none}");
+        }
+        let cap = plugin(&format!("{place}.tiers: [], {place}.bytes: 1GiB")).unwrap_err();
+        assert!(cap.contains("bytes: it is the cap of a gds_path, which is missing"), "{cap}");
     }
 
     #[test]

@@ -194,7 +194,7 @@ class Plugin(Gds):
 
     def test_settings_that_contradict_each_other_are_said_and_leave_no_backend(self):
         for says, extra, settings in [
-            ("cap of a gds_path, which is missing", {f"{PLACE}.gds_path": None}, {}),
+            ("gds_path.*are missing", {f"{PLACE}.gds_path": None}, {}),
             ("are there together", {f"{PLACE}.tiers": []}, {}),
             ("host or gpu", {f"{PLACE}.save_from": "disk"}, {}),
             ("hipfile", {}, {"gds_backend": "hipfile"}),

@@ -40,7 +40,7 @@ fn tiers(config: &LmcacheConfig, own: &str, device: usize) -> Result<Config, Err
     let cap = setting("bytes");
     let mut tiers = match (setting("tiers"), text("url"), text("gds_path")) {
         (None, None, Some(paths)) => Config::new().with(config.gds_tier(paths, device, cap)?).at(&place),
-        _ if cap.is_some() => {
+        (Some(_), None, None) | (None, Some(_), None) if cap.is_some() => {
             let what = format!(
                 "{own}.bytes: it is the cap of a gds_path, which is missing; write the cap of each tier in {own}.tiers"
             );
