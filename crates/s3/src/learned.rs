@@ -31,6 +31,12 @@ impl Support {
         Support::new(3, Duration::from_secs(60))
     }
 
+    /// Uploads that ask the store to keep what is there already.
+    #[cfg(feature = "tier")]
+    pub fn of_conditional_puts() -> Self {
+        Support::new(3, Duration::from_secs(600))
+    }
+
     /// Uploads whose hash is not signed: what was refused so and taken with its hash signed. To ask again costs a body that is sent twice.
     pub fn of_unsigned_bodies() -> Self {
         Support::new(3, Duration::from_secs(600))

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use kvtier_core::{Ctx, ErrorKind, Loaded, Observe, Saved, Tier};
 use kvtier_s3::Client;
 use kvtier_s3::tier::{S3Tier, TierConfig};
 use kvtier_testkit::conformance::Fixture;
-use support::tier::{PREFIX, plain_server, within};
+use kvtier_testkit::s3::{Fault, Rule};
+use support::tier::{PREFIX, World, plain_server, within};
 use support::{config_of, endpoint};
 
 const LEN: usize = 10_000;
@@ -58,4 +60,30 @@ fn a_check_of_a_store_that_refuses_us_is_no_missing_bucket() {
     let error = tier.check(&Ctx::within(PATIENCE)).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(!tier.status().reasons.iter().any(|reason| reason.contains("does not exist")));
+}
+
+#[test]
+fn whether_puts_can_be_conditional_is_asked_until_it_is_known_and_one_refusal_does_not_end_it() {
+    let server = Arc::new(plain_server());
+    server.script(Rule::next(Fault::Error(403, "AccountProblem")).method("PUT").containing("probe-"));
+    let world = World::over(Arc::clone(&server), |mut config| {
+        config.if_absent = true;
+        config
+    });
+    let (next, conditional) = (Cell::new(0), || world.count("conditional_puts"));
+    let save = |refused: bool| {
+        next.set(next.get() + 1);
+        let (key, before) = (world.suite.key(next.get()), conditional());
+        if refused {
+            let name: &'static str = world.name(&key).leak();
+            server.script(Rule::next(Fault::Error(501, "NotImplemented")).method("PUT").containing(name));
+        }
+        assert_eq!(world.suite.save(&key, LEN), Saved::Stored);
+        conditional() > before
+    };
+    within(PATIENCE, "it is found out though the first question was refused", || save(false));
+    for _ in 0..2 {
+        assert!(save(true) && save(false), "one refusal is none for good");
+    }
+    assert!(save(true) && save(true) && save(true) && !save(false), "three in a row are");
 }

@@ -17,6 +17,7 @@ use super::room::{Room, claim};
 use super::shared::{Shared, enter};
 use super::together::{Announced, Place, Together};
 use super::told::{meta, told};
+use crate::learned::Support;
 use crate::time::Instant;
 use crate::{Checksum, Client, Conditional, Provider, Put, Stored};
 
@@ -24,6 +25,8 @@ use crate::{Checksum, Client, Conditional, Provider, Put, Stored};
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// How many are looked for at a time; a listing finds the others.
 const SETTLES_MAX: usize = 64;
+/// A question that the store did not answer is asked again after this long.
+const PROBE_AGAIN: Duration = Duration::from_secs(2);
 
 /// How chunks move.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub struct Manner {
     pub if_absent: AtomicBool,
     /// Whether that is still to be found out.
     pub if_absent_unknown: bool,
+    /// Whether the store takes such PUTs.
+    conditions: Support,
     pub multipart_above_bytes: u64,
     pub ranges_above_bytes: u64,
     pub part_bytes: usize,
@@ -48,6 +53,7 @@ impl Manner {
         let conditional = provider.conditional();
         Manner {
             if_absent: AtomicBool::new(config.if_absent && conditional == Conditional::Honoured),
+            conditions: Support::of_conditional_puts(),
             if_absent_unknown: config.if_absent && conditional == Conditional::Unknown,
             multipart_above_bytes: config.multipart_above_bytes,
             ranges_above_bytes: config.ranges_above_bytes,
@@ -209,7 +215,8 @@ async fn store(
     let mut how = meta(&facts, canonical.as_deref(), shared.manner.provider);
     how.crc32c = crc;
     how.storage_class.clone_from(&manner.storage_class);
-    how.if_absent = manner.if_absent.load(Ordering::Relaxed) && !shared.books().index.is_suspect(key.digest());
+    let is_possible = manner.if_absent.load(Ordering::Relaxed) && !manner.conditions.is_lacking(Instant::now());
+    how.if_absent = is_possible && !shared.books().index.is_suspect(key.digest());
     loop {
         add(&shared.counters.conditional_puts, how.if_absent.into());
         let parts = body.len() as u64 > manner.multipart_above_bytes;
@@ -225,12 +232,16 @@ async fn store(
             continue;
         }
         match stored {
-            // It knows no conditions: never ask again.
             Err(e) if how.if_absent && e.kind() == crate::ErrorKind::Unsupported => {
-                manner.if_absent.store(false, Ordering::Relaxed);
+                manner.conditions.note_lacking(Instant::now());
                 how.if_absent = false;
             }
-            stored => return stored,
+            stored => {
+                if how.if_absent && stored.is_ok() {
+                    manner.conditions.note_there();
+                }
+                return stored;
+            }
         }
     }
 }
@@ -311,20 +322,34 @@ pub fn refusal(op: &Save, bounce_bytes: u64) -> Option<Error> {
     None
 }
 
-/// Finds out whether the store honours `If-None-Match`, where that is wanted and nobody knows.
+/// Finds out whether the store honours `If-None-Match`, where that is wanted and not known. Asks until there is an answer.
 pub async fn probe_conditions(shared: Arc<Shared>) {
     if !shared.manner.if_absent_unknown {
         return;
     }
+    while !shared.gate.is_closed() {
+        if let Some(honours) = honours_conditions(&shared).await {
+            return shared.manner.if_absent.store(honours, Ordering::Relaxed);
+        }
+        tokio::time::sleep(PROBE_AGAIN).await;
+    }
+}
+
+/// `None` where the store gave no answer.
+async fn honours_conditions(shared: &Shared) -> Option<bool> {
     let name = format!("{}{}probe-{:016x}", shared.names.root(), super::layout::OWN, fastrand::u64(..));
-    let Some(body) = probe_body(&shared) else { return };
+    let body = probe_body(shared)?;
     let first = shared.client.put(&name, &body, &Put::if_absent()).await;
     let second = match first {
         Ok(_) => shared.client.put(&name, &body, &Put::if_absent()).await,
         Err(e) => Err(e),
     };
-    shared.manner.if_absent.store(matches!(second, Ok(Stored::Present)), Ordering::Relaxed);
     drop(shared.client.delete(&name).await);
+    match second {
+        Ok(stored) => Some(stored == Stored::Present),
+        Err(e) if matches!(e.kind(), crate::ErrorKind::Unsupported | crate::ErrorKind::Invalid) => Some(false),
+        Err(_) => None,
+    }
 }
 
 fn probe_body(shared: &Shared) -> Option<View> {
