@@ -160,19 +160,23 @@ fn decode<'a>(texts: impl IntoIterator<Item = &'a mut String>) -> bool {
 
 pub(super) fn page(body: &[u8]) -> Result<Page, Trouble> {
     let (mut page, mut entry) = (Page::default(), Entry::default());
-    let (mut truncated, mut encoded, mut bad) = (false, false, false);
+    let (mut truncated, mut encoded, mut sized, mut bad) = (false, false, false, false);
     answer::document(body, "ListBucketResult", |path, text| match path {
         [_, contents, field] if contents == "Contents" => match field.as_str() {
             "Key" => text.clone_into(&mut entry.key),
             "Size" => match text.parse() {
-                Ok(bytes) => entry.bytes = bytes,
+                Ok(bytes) => (entry.bytes, sized) = (bytes, true),
                 Err(_) => bad = true,
             },
             "LastModified" => entry.modified = iso(text).unwrap_or(0),
             "ETag" => text.clone_into(&mut entry.etag),
             _ => {}
         },
-        [_, contents] if contents == "Contents" => page.entries.push(std::mem::take(&mut entry)),
+        [_, contents] if contents == "Contents" => {
+            // An object without a name or a length is none that can be counted.
+            bad |= entry.key.is_empty() || !std::mem::take(&mut sized);
+            page.entries.push(std::mem::take(&mut entry));
+        }
         [_, prefixes, field] if prefixes == "CommonPrefixes" && field == "Prefix" => {
             page.prefixes.push(text.to_owned())
         }
@@ -190,7 +194,8 @@ pub(super) fn page(body: &[u8]) -> Result<Page, Trouble> {
 
 pub(super) fn uploads(body: &[u8]) -> Result<Uploads, Trouble> {
     let (mut found, mut upload) = (Uploads::default(), Upload::default());
-    let (mut truncated, mut encoded, mut next) = (false, false, (String::new(), String::new()));
+    let (mut truncated, mut encoded, mut nameless) = (false, false, false);
+    let mut next = (String::new(), String::new());
     answer::document(body, "ListMultipartUploadsResult", |path, text| match path {
         [_, one, field] if one == "Upload" => match field.as_str() {
             "Key" => text.clone_into(&mut upload.key),
@@ -198,7 +203,10 @@ pub(super) fn uploads(body: &[u8]) -> Result<Uploads, Trouble> {
             "Initiated" => upload.begun = iso(text).unwrap_or(0),
             _ => {}
         },
-        [_, one] if one == "Upload" => found.uploads.push(std::mem::take(&mut upload)),
+        [_, one] if one == "Upload" => {
+            nameless |= upload.key.is_empty() || upload.id.is_empty();
+            found.uploads.push(std::mem::take(&mut upload));
+        }
         [_, field] if field == "EncodingType" => encoded |= text == "url",
         [_, field] if field == "IsTruncated" => truncated = text == "true",
         [_, field] if field == "NextKeyMarker" => text.clone_into(&mut next.0),
@@ -207,7 +215,8 @@ pub(super) fn uploads(body: &[u8]) -> Result<Uploads, Trouble> {
     })?;
     // Where it goes on must be said, or the same page would come again.
     let lost = truncated && next.0.is_empty();
-    let bad = encoded && !decode(found.uploads.iter_mut().map(|upload| &mut upload.key).chain([&mut next.0]));
+    let bad =
+        nameless || encoded && !decode(found.uploads.iter_mut().map(|upload| &mut upload.key).chain([&mut next.0]));
     found.next = truncated.then_some(next);
     if bad || lost { Err(answer::foreign(xml::nonsense())) } else { Ok(found) }
 }
@@ -246,8 +255,11 @@ mod tests {
             b"<html></html>",
             b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
             b"<Error><Code>x</Code></Error>",
+            b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
+            b"<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>",
+            b"<ListBucketResult><Contents><Key>a</Key><Size>1</Size></Contents><Contents><Key>b</Key></Contents></ListBucketResult>",
         ] {
-            assert!(page(body).is_err());
+            assert!(page(body).is_err(), "{}", String::from_utf8_lossy(body));
         }
         let broken =
             b"<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>%zz</Key></Contents></ListBucketResult>";
@@ -265,6 +277,9 @@ mod tests {
         let found = of(&format!("{more}{one}<EncodingType>url</EncodingType>")).unwrap();
         assert_eq!(found.uploads, [Upload { key: "\u{e9} k".into(), id: "i+/=".into(), begun: 1_369_353_600 }]);
         assert_eq!(found.next, Some(("a/ b%".into(), String::new())), "some stores mark only the key");
+        for nameless in ["<Upload><Key>k</Key></Upload>", "<Upload><UploadId>i</UploadId></Upload>"] {
+            assert!(of(nameless).is_err());
+        }
         assert!(of("<IsTruncated>true</IsTruncated>").is_err());
         assert_eq!(of("").unwrap(), Uploads::default());
         for body in [&b""[..], b"<html></html>", b"<ListBucketResult></ListBucketResult>"] {
