@@ -15,8 +15,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
+use super::connection::CLOG;
 use super::fault::Fault;
-use super::server::{CLOG, Shared};
+use super::server::Shared;
 use super::wire::{Request, Response};
 
 const TLS_HANDSHAKE: u8 = 22;

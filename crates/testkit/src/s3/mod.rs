@@ -2,8 +2,10 @@
 //!
 //! Threads and blocking sockets only, so that what is tested is not what tests it.
 
+mod answer;
 mod api;
 mod calendar;
+mod connection;
 mod express;
 mod fault;
 #[cfg(feature = "http2")]

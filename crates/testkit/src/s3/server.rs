@@ -1,18 +1,12 @@
-use std::io::{self, BufReader, Read, Write};
+use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use super::api::{self, Ways};
-use super::calendar;
 use super::express::Sessions;
-use super::fault::{Fault, Rule};
-use super::make;
-use super::sigv4::{Claim, Rules};
+use super::fault::Rule;
 use super::store::{Pending, Store};
-use super::wire::{Request, Response, decode};
 
 /// The server's settings; the defaults are those of a strict S3.
 #[derive(Clone, Debug)]
@@ -100,53 +94,24 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
+/// What the connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) setup: Setup,
-    http2: bool,
-    store: Mutex<Store>,
-    sessions: Mutex<Sessions>,
-    rules: Mutex<Vec<Rule>>,
-    seen: Mutex<Vec<Seen>>,
-    open: AtomicUsize,
-    accepted: AtomicUsize,
-    stalled: AtomicUsize,
-    stopped: AtomicBool,
-    clock_step_s: AtomicI64,
-    sockets: Mutex<Vec<TcpStream>>,
+    pub(super) http2: bool,
+    pub(super) store: Mutex<Store>,
+    pub(super) sessions: Mutex<Sessions>,
+    pub(super) rules: Mutex<Vec<Rule>>,
+    pub(super) seen: Mutex<Vec<Seen>>,
+    pub(super) open: AtomicUsize,
+    pub(super) accepted: AtomicUsize,
+    pub(super) stalled: AtomicUsize,
+    pub(super) stopped: AtomicBool,
+    pub(super) clock_step_s: AtomicI64,
+    pub(super) sockets: Mutex<Vec<TcpStream>>,
 }
 
-/// How long what was written has to get away before the connection is reset.
-const FLUSH: Duration = Duration::from_millis(20);
-
-/// How long a clogged connection is held.
-pub(super) const CLOG: Duration = Duration::from_secs(50);
-
-/// Takes nothing, until the client goes away.
-fn hold(socket: &TcpStream) -> io::Result<()> {
-    let begun = Instant::now();
-    socket.set_read_timeout(Some(Duration::from_millis(10)))?;
-    while begun.elapsed() < CLOG {
-        match socket.peek(&mut [0]) {
-            Ok(0) => return Ok(()),
-            Ok(_) => thread::sleep(Duration::from_millis(10)),
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-/// Whether a host is not one of production's names.
-fn is_local(host: &str) -> bool {
-    !is_aws(host)
-}
-
-fn is_aws(host: &str) -> bool {
-    host.split(':').next().is_some_and(|name| name.ends_with(".amazonaws.com"))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -306,267 +271,5 @@ impl Drop for Server {
         // Wakes the accepting thread, which then closes the port.
         drop(TcpStream::connect(self.address));
         self.disconnect();
-    }
-}
-
-impl Shared {
-    fn serve(self: &Arc<Self>, socket: TcpStream) {
-        self.accepted.fetch_add(1, Ordering::SeqCst);
-        self.open.fetch_add(1, Ordering::SeqCst);
-        let shared = Arc::clone(self);
-        socket.set_nodelay(true).ok();
-        if let Ok(clone) = socket.try_clone() {
-            lock(&self.sockets).push(clone);
-        }
-        thread::spawn(move || {
-            let spoken = if shared.http2 { shared.converse_http2(&socket) } else { shared.converse(&socket) };
-            // A client that goes away is no news.
-            match spoken {
-                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => shared.reset(socket),
-                _ => drop(socket.shutdown(Shutdown::Both)),
-            }
-            shared.open.fetch_sub(1, Ordering::SeqCst);
-        });
-    }
-
-    /// Closes a connection so that what the client has not read is lost.
-    fn reset(&self, socket: TcpStream) {
-        let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
-        let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::Linger, &at_once);
-        // It is closed when nobody holds it any more.
-        let peer = socket.peer_addr().ok();
-        lock(&self.sockets).retain(|other| other.peer_addr().ok() != peer);
-    }
-
-    #[cfg(feature = "http2")]
-    fn converse_http2(self: &Arc<Self>, socket: &TcpStream) -> io::Result<()> {
-        super::http2::converse(self, socket)
-    }
-
-    #[cfg(not(feature = "http2"))]
-    fn converse_http2(self: &Arc<Self>, _: &TcpStream) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn converse(&self, socket: &TcpStream) -> io::Result<()> {
-        let mut from = BufReader::new(socket.try_clone()?);
-        let mut to = socket.try_clone()?;
-        while let Some(request) = Request::read(&mut from)? {
-            let fault = self.fault(&request);
-            if let Some(Fault::Early(status, code)) = fault {
-                return self.refuse_early(&request, &mut to, status, code);
-            }
-            if matches!(fault, Some(Fault::Clog)) {
-                return hold(socket);
-            }
-            let body = request.body(&mut from)?;
-            if matches!(fault, Some(Fault::Hangup | Fault::Refuse)) {
-                return Ok(());
-            }
-            let response = self.answer(&request, body, fault.as_ref());
-            self.note(&request, response.status);
-            if !self.send(&request, response, fault, &mut to)? {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// Answers without reading the body, lingers a little so that the answer is not lost, and closes.
-    fn refuse_early(&self, request: &Request, to: &mut TcpStream, status: u16, code: &str) -> io::Result<()> {
-        self.note(request, status);
-        self.dated(Response::error(status, code)).with("connection", "close").write(to, false)?;
-        to.flush()?;
-        to.shutdown(Shutdown::Write)?;
-        to.set_read_timeout(Some(Duration::from_millis(300)))?;
-        let mut sink = [0; 4096];
-        while to.read(&mut sink).is_ok_and(|got| got > 0) {}
-        Ok(())
-    }
-
-    pub(super) fn fault(&self, request: &Request) -> Option<Fault> {
-        let mut rules = lock(&self.rules);
-        let at = rules.iter().position(|rule| {
-            let here = |marker: &str| request.path.contains(marker) || request.query.contains(marker);
-            rule.method.is_none_or(|method| method == request.method) && rule.marker.is_none_or(here)
-        })?;
-        rules[at].times -= 1;
-        match rules[at].times {
-            0 => Some(rules.remove(at).fault),
-            _ => Some(rules[at].fault.clone()),
-        }
-    }
-
-    pub(super) fn answer(&self, request: &Request, body: Vec<u8>, fault: Option<&Fault>) -> Response {
-        match fault {
-            Some(Fault::Error(status, code)) => return Response::error(*status, code),
-            Some(Fault::SlowDown(seconds)) => {
-                return Response::error(503, "SlowDown").with("retry-after", seconds.to_string());
-            }
-            Some(Fault::Html(status)) => {
-                return Response::new(*status, "<html><body><h1>Bad gateway<br></body></html>");
-            }
-            Some(Fault::OkThenError(code)) => return Response::error(200, code),
-            Some(Fault::Foreign(foreign)) if !foreign.done => return Response::foreign(foreign),
-            Some(Fault::Elsewhere(elsewhere)) => {
-                let refusal = Response::complaint(elsewhere.status, &elsewhere.inside);
-                let (name, value) = elsewhere.header.clone().unwrap_or(("x-none", String::new()));
-                return refusal.with(name, value);
-            }
-            Some(Fault::Stall(time)) => {
-                self.stalled.fetch_add(1, Ordering::SeqCst);
-                thread::sleep(*time);
-            }
-            _ => {}
-        }
-        if let Err(refusal) = self.verdict(request, &body) {
-            return refusal;
-        }
-        let mut request = request.clone();
-        if matches!(fault, Some(Fault::IgnoreRange)) {
-            request.headers.retain(|(name, _)| name != "range");
-        }
-        let response = self.handle(&request, body);
-        match fault {
-            Some(Fault::DoneThenError(status, code)) => Response::error(*status, code),
-            Some(Fault::Foreign(foreign)) => Response::foreign(foreign),
-            _ => response,
-        }
-    }
-
-    fn handle(&self, request: &Request, body: Vec<u8>) -> Response {
-        let Setup { bucket, overwrites, deletes_singly, versioned, .. } = self.setup.clone();
-        let Setup { object_lock, lifecycle, hides_settings, spells_refusals, .. } = self.setup.clone();
-        let express = self.is_express();
-        let ways = Ways {
-            express,
-            overwrites,
-            deletes_singly,
-            spells_refusals,
-            versioned,
-            object_lock,
-            lifecycle,
-            hides_settings,
-        };
-        let host = request.header("host").unwrap_or_default();
-        if express && host.starts_with("s3express-control.") != (self.is_of_control(request) && !is_local(host)) {
-            return Response::error(405, "MethodNotAllowed");
-        }
-        if ways.express && request.query("session").is_some() {
-            return match lock(&self.store).bucket_exists {
-                true => lock(&self.sessions).create(request, self.now()),
-                false => Response::error(404, "NoSuchBucket"),
-            };
-        }
-        let path = decode(&request.path);
-        let virtual_host = self.is_virtual(host);
-        let rest = match virtual_host {
-            true => Some(path.as_str()),
-            false => path.strip_prefix(&format!("/{bucket}")),
-        };
-        let mut store = lock(&self.store);
-        store.ahead_s = self.setup.clock_ahead_s + self.clock_step_s.load(Ordering::SeqCst);
-        match rest.map(|rest| rest.strip_prefix('/').unwrap_or(rest)) {
-            None => Response::error(404, "NoSuchBucket"),
-            Some("") if express && virtual_host && matches!(request.method.as_str(), "PUT" | "DELETE") => {
-                Response::error(405, "MethodNotAllowed")
-            }
-            Some("") if request.method == "PUT" => {
-                let wanted = if is_aws(host) { Some(self.setup.region.as_str()) } else { None };
-                make::bucket(&mut store, &bucket, wanted, &body)
-            }
-            Some("") => api::bucket(&mut store, request, &body, ways),
-            Some(key) => api::object(&mut store, request, key, body, ways),
-        }
-    }
-
-    fn verdict(&self, request: &Request, body: &[u8]) -> Result<(), Response> {
-        let claim = Claim::of(request).ok_or_else(|| Response::error(403, "AccessDenied"))?;
-        let express = self.is_express();
-        let in_session = express && request.query("session").is_none() && !self.is_of_control(request);
-        let secret = match in_session {
-            true => lock(&self.sessions).find(claim.access_key, request, self.now())?.secret,
-            false if claim.access_key == self.setup.access_key => self.setup.secret_key.clone(),
-            false => return Err(Response::error(403, "InvalidAccessKeyId")),
-        };
-        let service = if express { "s3express" } else { "s3" };
-        let (region, refuse_unsigned) = (self.setup.region.as_str(), self.setup.refuse_unsigned);
-        claim.check(request, body, &secret, &Rules { region, service, now: self.now(), refuse_unsigned })
-    }
-
-    fn send(
-        &self,
-        request: &Request,
-        mut response: Response,
-        fault: Option<Fault>,
-        to: &mut TcpStream,
-    ) -> io::Result<bool> {
-        response = self.dated(response);
-        let bodiless = request.method == "HEAD";
-        let len = response.body.len();
-        match fault {
-            Some(Fault::Cut(at) | Fault::EndEarly(at)) => {
-                to.write_all(response.head().as_bytes())?;
-                to.write_all(&response.body[..at.min(len)])?;
-                return Ok(false);
-            }
-            Some(Fault::Reset(at)) => {
-                to.write_all(response.head().as_bytes())?;
-                to.write_all(&response.body[..at.min(len)])?;
-                thread::sleep(FLUSH);
-                return Err(io::ErrorKind::ConnectionReset.into());
-            }
-            Some(Fault::Drip(bytes, pause)) => {
-                to.write_all(response.head().as_bytes())?;
-                for piece in response.body.chunks(bytes) {
-                    to.write_all(piece)?;
-                    thread::sleep(pause);
-                }
-                return Ok(true);
-            }
-            _ => response.distort(fault.as_ref()),
-        }
-        response.write(to, bodiless)?;
-        Ok(!matches!(fault, Some(Fault::CloseAfter)))
-    }
-
-    pub(super) fn dated(&self, response: Response) -> Response {
-        let response = response.with("date", calendar::http(self.now()));
-        // A proxy's page has no id of the store's.
-        if response.foreign || response.body.starts_with(b"<html>") {
-            response
-        } else {
-            response.with("x-amz-request-id", "REQ1")
-        }
-    }
-
-    pub(super) fn note(&self, request: &Request, status: u16) {
-        let target = match request.query.as_str() {
-            "" => request.path.clone(),
-            query => format!("{}?{query}", request.path),
-        };
-        let Request { method, headers, .. } = request.clone();
-        lock(&self.seen).push(Seen { method, target, headers, status });
-    }
-
-    /// Whether it makes or unmakes a directory bucket: the bucket in the path, and signed without a session.
-    fn is_of_control(&self, request: &Request) -> bool {
-        self.is_express()
-            && matches!(request.method.as_str(), "PUT" | "DELETE")
-            && request.query.is_empty()
-            && request.path.trim_end_matches('/') == format!("/{}", self.setup.bucket)
-    }
-
-    /// Whether a request for this host is for the bucket before it.
-    fn is_virtual(&self, host: &str) -> bool {
-        host.strip_prefix(&self.setup.bucket).is_some_and(|rest| rest.starts_with('.'))
-    }
-
-    fn is_express(&self) -> bool {
-        self.setup.bucket.ends_with("--x-s3")
-    }
-
-    fn now(&self) -> i64 {
-        calendar::now() + self.setup.clock_ahead_s + self.clock_step_s.load(Ordering::SeqCst)
     }
 }

@@ -1,0 +1,146 @@
+//! What happens on a connection: requests come, answers go, and both break as a rule says.
+
+use std::io::{self, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::fault::Fault;
+use super::server::{Shared, lock};
+use super::wire::{Request, Response};
+
+/// How long what was written has to get away before the connection is reset.
+const FLUSH: Duration = Duration::from_millis(20);
+
+/// How long a clogged connection is held.
+pub(super) const CLOG: Duration = Duration::from_secs(50);
+
+/// Takes nothing, until the client goes away.
+fn hold(socket: &TcpStream) -> io::Result<()> {
+    let begun = Instant::now();
+    socket.set_read_timeout(Some(Duration::from_millis(10)))?;
+    while begun.elapsed() < CLOG {
+        match socket.peek(&mut [0]) {
+            Ok(0) => return Ok(()),
+            Ok(_) => thread::sleep(Duration::from_millis(10)),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+impl Shared {
+    /// Serves a connection on a thread of its own.
+    pub(super) fn serve(self: &Arc<Self>, socket: TcpStream) {
+        self.accepted.fetch_add(1, Ordering::SeqCst);
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let shared = Arc::clone(self);
+        socket.set_nodelay(true).ok();
+        if let Ok(clone) = socket.try_clone() {
+            lock(&self.sockets).push(clone);
+        }
+        thread::spawn(move || {
+            let spoken = if shared.http2 { shared.converse_http2(&socket) } else { shared.converse(&socket) };
+            // A client that goes away is no news.
+            match spoken {
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => shared.reset(socket),
+                _ => drop(socket.shutdown(Shutdown::Both)),
+            }
+            shared.open.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+
+    /// Closes a connection so that what the client has not read is lost.
+    fn reset(&self, socket: TcpStream) {
+        let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+        let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::Linger, &at_once);
+        // It is closed when nobody holds it any more.
+        let peer = socket.peer_addr().ok();
+        lock(&self.sockets).retain(|other| other.peer_addr().ok() != peer);
+    }
+
+    #[cfg(feature = "http2")]
+    fn converse_http2(self: &Arc<Self>, socket: &TcpStream) -> io::Result<()> {
+        super::http2::converse(self, socket)
+    }
+
+    #[cfg(not(feature = "http2"))]
+    fn converse_http2(self: &Arc<Self>, _: &TcpStream) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn converse(&self, socket: &TcpStream) -> io::Result<()> {
+        let mut from = BufReader::new(socket.try_clone()?);
+        let mut to = socket.try_clone()?;
+        while let Some(request) = Request::read(&mut from)? {
+            let fault = self.fault(&request);
+            if let Some(Fault::Early(status, code)) = fault {
+                return self.refuse_early(&request, &mut to, status, code);
+            }
+            if matches!(fault, Some(Fault::Clog)) {
+                return hold(socket);
+            }
+            let body = request.body(&mut from)?;
+            if matches!(fault, Some(Fault::Hangup | Fault::Refuse)) {
+                return Ok(());
+            }
+            let response = self.answer(&request, body, fault.as_ref());
+            self.note(&request, response.status);
+            if !self.send(&request, response, fault, &mut to)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers without reading the body, lingers a little so that the answer is not lost, and closes.
+    fn refuse_early(&self, request: &Request, to: &mut TcpStream, status: u16, code: &str) -> io::Result<()> {
+        self.note(request, status);
+        self.dated(Response::error(status, code)).with("connection", "close").write(to, false)?;
+        to.flush()?;
+        to.shutdown(Shutdown::Write)?;
+        to.set_read_timeout(Some(Duration::from_millis(300)))?;
+        let mut sink = [0; 4096];
+        while to.read(&mut sink).is_ok_and(|got| got > 0) {}
+        Ok(())
+    }
+
+    fn send(
+        &self,
+        request: &Request,
+        mut response: Response,
+        fault: Option<Fault>,
+        to: &mut TcpStream,
+    ) -> io::Result<bool> {
+        response = self.dated(response);
+        let bodiless = request.method == "HEAD";
+        let len = response.body.len();
+        match fault {
+            Some(Fault::Cut(at) | Fault::EndEarly(at)) => {
+                to.write_all(response.head().as_bytes())?;
+                to.write_all(&response.body[..at.min(len)])?;
+                return Ok(false);
+            }
+            Some(Fault::Reset(at)) => {
+                to.write_all(response.head().as_bytes())?;
+                to.write_all(&response.body[..at.min(len)])?;
+                thread::sleep(FLUSH);
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            Some(Fault::Drip(bytes, pause)) => {
+                to.write_all(response.head().as_bytes())?;
+                for piece in response.body.chunks(bytes) {
+                    to.write_all(piece)?;
+                    thread::sleep(pause);
+                }
+                return Ok(true);
+            }
+            _ => response.distort(fault.as_ref()),
+        }
+        response.write(to, bodiless)?;
+        Ok(!matches!(fault, Some(Fault::CloseAfter)))
+    }
+}
