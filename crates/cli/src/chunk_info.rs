@@ -11,18 +11,18 @@ use serde_json::Value;
 use crate::filter::{age_text, now_s};
 use crate::json::json;
 
-/// How many digits of a salt's digest are shown: as many as a tenant's number has.
-const TENANT_DIGITS: usize = 8;
+/// How many digits of a salt's digest are shown: as many as a tenant has.
+const TENANT_DIGITS: usize = 32;
 
 /// The columns of `ls --long`; a key may be of any length and stands last.
-pub const LONG_HEAD: &str = "       BYTES   AGE  USED TENANT   MODEL KEY";
+pub const LONG_HEAD: &str = "       BYTES   AGE  USED TENANT                           MODEL KEY";
 
 /// What is known.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkInfo {
     /// The model.
     pub model: Option<String>,
-    /// The first digits of the digest of the cache salt; for a key without a salt the tenant's number, which is made of its name.
+    /// The first digits of the digest of the cache salt; for a key without a salt the tenant's digits, which are made of its name.
     pub tenant: Option<String>,
     /// The namespace's digest.
     pub namespace: Option<Digest>,
@@ -49,10 +49,10 @@ impl ChunkInfo {
         }
     }
 
-    /// Adds the last use, and the tenant's number where no salt says whose the chunk is.
+    /// Adds the last use, and the tenant's digits where no salt says whose the chunk is.
     pub fn with_use(mut self, used: Option<LastUse>) -> Self {
-        let number = used.map(|used| used.tenant).filter(|tenant| *tenant != TenantId(0));
-        self.tenant = self.tenant.or_else(|| number.map(|tenant| format!("{:08x}", tenant.0)));
+        let number = used.map(|used| used.tenant).filter(|tenant| *tenant != TenantId::NONE);
+        self.tenant = self.tenant.or_else(|| number.map(|tenant| tenant.to_string()));
         self.used = used;
         self
     }
@@ -66,7 +66,7 @@ impl ChunkInfo {
             format!("{sign}{}", ago(i64::try_from(used.at_ms / 1000).unwrap_or(i64::MAX)))
         });
         let (tenant, model) = (known(&self.tenant), known(&self.model));
-        format!("{bytes:>12} {age:>5} {used:>5} {tenant:<8} {model} {label}")
+        format!("{bytes:>12} {age:>5} {used:>5} {tenant:<32} {model} {label}")
     }
 
     /// The same as JSON.
@@ -100,7 +100,7 @@ fn known(text: &Option<String>) -> String {
 pub enum GroupBy {
     /// The model.
     Model,
-    /// The tenant: digits of the digest of the cache salt, or the number of the tenant.
+    /// The tenant: digits of the digest of the cache salt, or those of the tenant.
     Tenant,
     /// The namespace's digest.
     Namespace,

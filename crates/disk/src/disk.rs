@@ -132,6 +132,7 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     // Before the listing: what is published meanwhile is in one of them.
     let changes = open_changes(&home, is_local, &config.clock).map_err(&failed)?;
     let twins_bytes = list_into(&home, index).map_err(&failed)?;
+    let tenants = Tenants::open(&home)?;
     // How much lies in a foreign layout is not known yet; its sweep asks.
     let manifest = match home.foreign() {
         None => home.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?,
@@ -139,7 +140,7 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     };
     // One that stands for many says nothing of any: each is noted with its first save.
     let one = config.namespace.iter().find(|ns| !ns.has_salts_as_tenants());
-    one.map_or(Ok(()), |ns| agree_on_namespace(&home, ns))?;
+    one.map_or(Ok(()), |ns| agree_on_namespace(&home, &tenants, ns))?;
     let mut open = || {
         let may_write = !home.is_read_only();
         let aside_bytes = home::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
@@ -156,9 +157,9 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
             home.at_the_door(|alone| ledger.recount(alone, || Ok(used + aside_bytes)))?;
             ledger.fold()?;
         }
-        Ok((ledger, Tenants::open(&own)?, reader, aside_bytes))
+        Ok((ledger, reader, aside_bytes))
     };
-    let (ledger, tenants, reader, aside_bytes) = open().map_err(failed)?;
+    let (ledger, reader, aside_bytes) = open().map_err(failed)?;
     // Without a corner nothing is written until there is one.
     let journal = Journal::new(&own, home.corner().as_ref().map_or("", |corner| corner.name()), &config.clock);
     let geometry = Geometry::new(&manifest);
@@ -320,6 +321,7 @@ impl<M: Mover> Tier for Disk<M> {
         if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "lookup")) {
             return Ticket::now(Err(refused));
         }
+        self.shared.tenants.meet(&keys);
         let knows_all = self.shared.follow_few_changes();
         // Where much is new, it is read first, on another thread.
         if (knows_all || self.shared.asks_names())
@@ -344,6 +346,7 @@ impl<M: Mover> Tier for Disk<M> {
         let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
         self.hands.clock.at(ctx.deadline, &batch.expiry());
         // Together and before the answers, which come in any order: the head of a chain is to stay longer than its tail.
+        self.shared.adopt(ops.iter().map(|op| &op.key));
         self.shared.used(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>(), &ctx.hint);
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op, &self.shared.mover, self.shared.bounce_bytes)

@@ -9,8 +9,9 @@ use std::sync::{PoisonError, RwLock};
 use kvtier_core::{Error, ErrorKind, Key};
 use kvtier_key::{KeyId, Namespace};
 
-use crate::home::manifest::{Manifest, escape};
+use crate::home::manifest::{Manifest, escape, unescape};
 use crate::home::{DOOR_WAIT_MAX, ENTRY_WAIT_MAX, Home};
+use crate::tenants::{Tenants, is_word};
 
 /// The most kinds of chunks that one directory notes; those beyond are not compared.
 const KINDS_MAX: usize = 4096;
@@ -83,8 +84,8 @@ impl Geometry {
     }
 
     /// Why a chunk cannot be shared here, as far as is known without asking the medium. `len` is that of a save.
-    pub fn refusal(&self, root: &Path, key: &Key, len: Option<u64>) -> Option<Error> {
-        let name = kind(key);
+    pub fn refusal(&self, (home, tenants): (&Home, &Tenants), key: &Key, len: Option<u64>) -> Option<Error> {
+        let (name, root) = (kind(key, tenants), home.root());
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied()?;
         match (known.and(Shape::of(key, len)), len) {
             (None, _) => Some(clash(root, &name, known.text(), Shape::of(key, len).text())),
@@ -97,8 +98,8 @@ impl Geometry {
 
     /// Notes what a save tells of its kind, where that is new. `Invalid` when somebody noted something else meanwhile, `Io` when the manifest
     /// cannot be read or written.
-    pub fn learn(&self, home: &Home, key: &Key, len: u64) -> Result<(), Error> {
-        let (name, ours) = (kind(key), Shape::of(key, Some(len)));
+    pub fn learn(&self, (home, tenants): (&Home, &Tenants), key: &Key, len: u64) -> Result<(), Error> {
+        let (name, ours) = (kind(key, tenants), Shape::of(key, Some(len)));
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
         if known.is_some_and(|known| known.and(ours) == Some(known)) {
             return Ok(());
@@ -139,11 +140,11 @@ impl Geometry {
 }
 
 /// Notes the namespace with which a tier opens, or finds that the directory is another's.
-pub fn agree_on_namespace(home: &Home, ns: &Namespace) -> Result<(), Error> {
+pub fn agree_on_namespace(home: &Home, tenants: &Tenants, ns: &Namespace) -> Result<(), Error> {
     let sizes: Vec<String> = ns.all_chunk_bytes().iter().map(|(group, bytes)| format!("{group}={bytes}")).collect();
     let sizes = if sizes.is_empty() { "any".into() } else { sizes.join(",") };
     let ours = format!("{sizes} {}", partial_text(ns.allow_partial()));
-    let tenant = format!("namespace {} ", escape(ns.tenant()));
+    let tenant = format!("namespace {} ", tenants.word(ns.tenant()));
     let name = format!("{tenant}{}", ns.layout().to_hex());
     home.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
         // Files of a foreign layout do not say which of a tenant's layouts they have: there is one.
@@ -160,8 +161,22 @@ pub fn agree_on_namespace(home: &Home, ns: &Namespace) -> Result<(), Error> {
     .map(drop)
 }
 
+/// Spells tenants whose names stand in the manifest of an earlier build as this one does.
+pub fn hide_tenants(manifest: &mut Manifest, tenants: &Tenants) {
+    let named = |name: &String| name.split(' ').nth(1).is_some_and(|tenant| !is_word(tenant));
+    let old: Vec<String> = manifest.agreed.keys().filter(|name| named(name)).cloned().collect();
+    for name in old {
+        let value = manifest.agreed.remove(&name);
+        let mut words = name.splitn(3, ' ');
+        if let (Some(value), Some(kind), Some(tenant), Some(rest)) = (value, words.next(), words.next(), words.next()) {
+            let name = format!("{kind} {} {rest}", tenants.word(&unescape(tenant)));
+            manifest.agreed.entry(name).or_insert(value);
+        }
+    }
+}
+
 /// The name in the manifest of all chunks that look alike.
-fn kind(key: &Key) -> String {
+fn kind(key: &Key, tenants: &Tenants) -> String {
     let (model, rank, group) = match key.id() {
         KeyId::Object(id) => (&id.model, id.rank.0, id.group.to_string()),
         KeyId::Engine(id) => (&id.model, id.worker_id, "all".into()),
@@ -169,7 +184,7 @@ fn kind(key: &Key) -> String {
         _ => return "chunk other".into(),
     };
     let ns = key.namespace();
-    format!("chunk {} {} {} {rank} {group}", escape(ns.tenant()), ns.layout().to_hex(), escape(model))
+    format!("chunk {} {} {} {rank} {group}", tenants.word(ns.tenant()), ns.layout().to_hex(), escape(model))
 }
 
 fn clash(root: &Path, name: &str, theirs: String, ours: String) -> Error {

@@ -291,7 +291,7 @@ impl Directory {
         if own.join("manifest").exists() {
             return Ok(());
         }
-        ["tmp", "quarantine", "journal"].iter().try_for_each(|dir| fs::create_dir_all(own.join(dir)))?;
+        home::bookkeeping::make_dirs(&own)?;
         let door = home::open_rw(&own.join("door"))?;
         door.lock()?;
         home::manifest::agree(&self.root, &own, self.layout).map(drop).map_err(io::Error::other)

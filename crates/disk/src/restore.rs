@@ -55,6 +55,7 @@ impl<M: Mover> Shared<M> {
     fn go_on_anew(&self) -> io::Result<()> {
         let own = self.home.own();
         self.journal.rename(self.home.corner()?.name());
+        self.tenants.restore(&self.home)?;
         self.ledger.reopen(&own)?;
         // The first process counts what is there, and each adds its saves under way, which were counted in the file that is gone.
         self.ledger.recount(false, || match self.home.foreign() {

@@ -1,126 +1,250 @@
-use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+//! Tenants of a directory. On the medium a tenant is a keyed digest of its name (its cache salt) and nothing else; the key is made once, by the
+//! process that opens the directory first, and lies in `.kvtier/tenant-key`. A key that is lost or damaged is replaced: the chunks' tenants are
+//! unknown then until the chunks are used again, and nothing else is lost.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind as Io, Write};
+use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
-use kvtier_index::TenantId;
-use kvtier_key::Digest;
+use kvtier_core::{Error, Key, random_bytes};
+use kvtier_index::journal::Record;
+use kvtier_index::{Chunk, TenantId, TenantKey, Tenants as Known};
 
-use crate::home::bookkeeping;
+use crate::geometry::hide_tenants;
+use crate::home::{ENTRY_WAIT_MAX, Home, bookkeeping};
+use crate::mover::Mover;
+use crate::shared::Shared;
 
-/// The most names that are remembered. Later ones are counted and limited like all others, and reported without a name.
-const NAMES_MAX: usize = 65_536;
+/// Where the key lies, in `.kvtier`.
+const KEY: &str = "tenant-key";
+/// Where builds before had the names of all tenants.
+const NAMES_BEFORE: &str = "tenants";
 
-/// The most bytes of the file that are read.
-const BYTES_MAX: u64 = 64 << 20;
-
-/// The names behind the index's numbers for tenants: a number is made of the name, so that it is the same in every process, and the file
-/// `.kvtier/tenants` remembers which name it was.
+/// The tenants that this process met, and the directory's key.
 #[derive(Debug)]
-pub struct Tenants {
-    path: PathBuf,
-    names: RwLock<BTreeMap<TenantId, String>>,
-    most: usize,
-}
+pub struct Tenants(RwLock<Known>);
 
 impl Tenants {
-    /// Reads the names that were met before.
-    pub fn open(own: &Path) -> io::Result<Self> {
-        Tenants::open_some(own, NAMES_MAX)
-    }
-
-    fn open_some(own: &Path, most: usize) -> io::Result<Self> {
-        let path = own.join("tenants");
-        let bytes = match bookkeeping::read(&path, BYTES_MAX) {
-            Ok(bytes) => bytes,
-            Err(e) => {
-                if e.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(
-                        "{} cannot be read: {e}; tenants that were met before are reported without a name",
-                        path.display()
-                    );
-                }
-                Vec::new()
+    /// Reads the directory's key, or makes it. Names in plain text that an earlier build left are replaced.
+    ///
+    /// # Errors
+    /// Where the manifest cannot be read or written. What is wrong with the key is no error.
+    pub fn open(home: &Home) -> Result<Self, Error> {
+        let own = home.own();
+        if home.is_read_only() {
+            return Ok(Tenants::new(read(&own).unwrap_or_else(|_| TenantKey::new(random_bytes()))));
+        }
+        let key = home.at_the_door(|_| Ok(settle_key(home, TenantKey::new(random_bytes())))).unwrap_or_else(|e| {
+            tracing::warn!("cannot lock {} to read its tenant key: {e}", own.display());
+            read(&own).unwrap_or_else(|_| TenantKey::new(random_bytes()))
+        });
+        let tenants = Tenants::new(key);
+        home.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
+            hide_tenants(manifest, &tenants);
+            Ok(())
+        })?;
+        match fs::remove_file(own.join(NAMES_BEFORE)) {
+            Err(e) if e.kind() != Io::NotFound => {
+                tracing::warn!("cannot remove {}, which has tenants' names: {e}", own.join(NAMES_BEFORE).display());
             }
-        };
-        // A line that was cut off or damaged is of no tenant or left out: the name is written again when the tenant is met.
-        let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
-        let lines = lines.map(|line| line.trim_end_matches('\r')).filter(|line| !line.is_empty());
-        let names = lines.take(most).map(unescape).map(|name| (number(&name), name)).collect();
-        Ok(Tenants { path, names: RwLock::new(names), most })
+            _ => {}
+        }
+        bookkeeping::make_private(&own);
+        Ok(tenants)
     }
 
-    /// The number of a tenant.
-    pub fn id(&self, tenant: &str) -> TenantId {
-        let id = number(tenant);
-        if self.names.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id) {
-            return id;
-        }
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-        if names.len() >= self.most {
-            return id;
-        }
-        if names.insert(id, tenant.to_owned()).is_none() && !tenant.is_empty() {
-            // Only reports lose by it: the number stays right.
-            let _ = append(&self.path, &escape(tenant));
+    fn new(key: TenantKey) -> Self {
+        Tenants(RwLock::new(Known::new(key)))
+    }
+
+    /// The identity of a tenant. Its name is remembered for reports.
+    pub fn id(&self, name: &str) -> TenantId {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let id = known.id(name);
+        if !known.is_noted(id) {
+            drop(known);
+            self.0.write().unwrap_or_else(PoisonError::into_inner).note(id, name);
         }
         id
     }
 
-    /// The name of a tenant; empty for one that nobody told of.
+    /// Remembers the names of the tenants of these keys; runs of one tenant are looked at once.
+    pub fn meet(&self, keys: &[Key]) {
+        let same = |a: &Key, b: &Key| a.namespace().tenant() == b.namespace().tenant();
+        keys.chunk_by(same).for_each(|run| _ = self.id(run[0].namespace().tenant()));
+    }
+
+    /// What a tenant is called in reports of this process.
     pub fn name(&self, id: TenantId) -> String {
-        self.names.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned().unwrap_or_default()
+        self.0.read().unwrap_or_else(PoisonError::into_inner).name(id)
+    }
+
+    /// How the manifest and errors spell a tenant: `~` and 32 hexadecimal digits; nothing for none.
+    pub fn word(&self, name: &str) -> String {
+        let id = self.0.read().unwrap_or_else(PoisonError::into_inner).id(name);
+        if id == TenantId::NONE { String::new() } else { format!("~{id}") }
+    }
+
+    /// Writes the key again where `.kvtier` was deleted. Where another process did so before, its key counts from the next start on.
+    pub fn restore(&self, home: &Home) -> io::Result<()> {
+        let ours = self.0.read().unwrap_or_else(PoisonError::into_inner).key().clone();
+        home.at_the_door(|_| Ok(settle_key(home, ours))).map(|_| ())
     }
 }
 
-/// 0 for nobody, else made of the name.
-fn number(tenant: &str) -> TenantId {
-    let digest = Digest::of("kvtier tenant", tenant.as_bytes());
-    let [a, b, c, d, ..] = *digest.as_bytes();
-    TenantId(if tenant.is_empty() { 0 } else { u32::from_le_bytes([a, b, c, d]).max(1) })
+/// Whether a word of a manifest is what [`Tenants::word`] answers.
+pub fn is_word(word: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    word.is_empty() || word.strip_prefix('~').is_some_and(|digits| digits.len() == 32 && digits.bytes().all(is_digit))
 }
 
-fn append(path: &Path, line: &str) -> io::Result<()> {
-    let mut file = bookkeeping::open(path, OpenOptions::new().append(true).create(true))?;
-    file.write_all(format!("{line}\n").as_bytes())
+/// The key that lies there; where there is none, or a damaged one, `new`, which is written if that is possible.
+fn settle_key(home: &Home, new: TenantKey) -> TenantKey {
+    let own = home.own();
+    let why = match read(&own) {
+        Ok(key) => return key,
+        Err(e) if e.kind() == Io::NotFound => None,
+        Err(e) => Some(e),
+    };
+    if let Some(e) = &why {
+        let path = own.join(KEY);
+        home.note_damage(format!(
+            "{} cannot be used and is replaced ({e}): whose chunks there are is unknown until they are used again",
+            path.display()
+        ));
+    }
+    match write(home, &new, why.is_none()) {
+        Ok(()) => new,
+        // Where locks do not reach, another process may have been faster.
+        Err(e) => read(&own).unwrap_or_else(|_| {
+            let path = own.join(KEY);
+            tracing::warn!("cannot write {} ({e}): tenants are counted for this process alone", path.display());
+            new
+        }),
+    }
 }
 
-fn escape(name: &str) -> String {
-    name.replace('%', "%25").replace('\n', "%0A").replace('\r', "%0D")
+fn read(own: &Path) -> io::Result<TenantKey> {
+    let bytes = bookkeeping::read(&own.join(KEY), TenantKey::BYTES_MAX as u64 + 1)?;
+    TenantKey::decode(&bytes).ok_or_else(|| io::Error::new(Io::InvalidData, "it is damaged"))
 }
 
-fn unescape(line: &str) -> String {
-    line.replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%")
+/// Writes the key so that a crash leaves the old file or the new one, whole. A key that is `first` does not replace another's.
+fn write(home: &Home, key: &TenantKey, first: bool) -> io::Result<()> {
+    let (own, draft) = (home.own(), home.corner()?.path().join(KEY));
+    let _ = fs::remove_file(&draft);
+    let mut file = bookkeeping::open(&draft, OpenOptions::new().write(true).create_new(true))?;
+    file.write_all(key.encode().as_bytes())?;
+    file.sync_all()?;
+    let linked = if first { fs::hard_link(&draft, own.join(KEY)) } else { Err(Io::Unsupported.into()) };
+    match linked {
+        Ok(()) => fs::remove_file(&draft)?,
+        Err(e) if e.kind() == Io::AlreadyExists => {
+            let _ = fs::remove_file(&draft);
+            return Err(e);
+        }
+        Err(_) => fs::rename(&draft, own.join(KEY))?,
+    }
+    bookkeeping::sync_dir(&own)
+}
+
+impl<M: Mover> Shared<M> {
+    /// Whose chunks are not known, or were said to be another's by what was lost since, become their tenants' again: a key is its tenant's alone.
+    pub fn adopt<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+        let (mut last, mut adopted) = (None, Vec::new());
+        let keys: Vec<(&Key, TenantId)> = keys
+            .filter(|key| !key.namespace().tenant().is_empty())
+            .map(|key| {
+                let name = key.namespace().tenant();
+                let id = match last {
+                    Some((known, id)) if known == name => id,
+                    _ => self.tenants.id(name),
+                };
+                last = Some((name, id));
+                (key, id)
+            })
+            .collect();
+        if keys.is_empty() {
+            return;
+        }
+        let mut index = self.index();
+        for (key, tenant) in keys {
+            if let Some(known) = index.known(key.digest()).filter(|known| known.chunk.tenant != tenant) {
+                let chunk: Chunk = known.chunk.with_tenant(tenant);
+                let _ = index.insert(chunk);
+                adopted.push(Record::Insert(chunk));
+            }
+        }
+        drop(index);
+        self.journal.note(adopted);
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
-    #[test]
-    fn names_are_known_to_the_next_process() {
-        let dir = tempfile::tempdir().unwrap();
-        let odd = ["a", "50%0A", "two\nlines\r", "%"];
-        let first = Tenants::open(dir.path()).unwrap();
-        let ids: Vec<_> = odd.iter().map(|name| first.id(name)).collect();
-        assert_eq!(first.id("a"), ids[0]);
-        assert_eq!(first.id(""), TenantId(0));
-        let second = Tenants::open(dir.path()).unwrap();
-        let names: Vec<_> = ids.iter().map(|id| second.name(*id)).collect();
-        assert_eq!(names, odd);
+    fn open(dir: &Path) -> (Home, Tenants) {
+        let home = Home::open(dir, None).unwrap();
+        let tenants = Tenants::open(&home).unwrap();
+        (home, tenants)
     }
 
     #[test]
-    fn not_more_names_are_remembered_than_there_is_room_for_and_every_number_is_right() {
+    fn every_process_has_the_same_identities_and_another_directory_has_others() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (first, second) = (open(dir.path()), open(dir.path()));
+        assert_eq!(first.1.id("alice"), second.1.id("alice"));
+        assert_ne!(first.1.id("alice"), open(other.path()).1.id("alice"));
+        let key = dir.path().join(".kvtier").join(KEY);
+        assert_eq!(fs::metadata(key).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!((first.1.name(first.1.id("alice")), first.1.word("")), ("alice".to_owned(), String::new()));
+        assert!(is_word(&first.1.word("alice")) && is_word("") && !is_word("~alice"));
+    }
+
+    #[test]
+    fn names_that_collided_in_32_bits_are_two_tenants() {
+        // Found by a search: the first four bytes of the digests that made the numbers of earlier builds are the same.
+        let number = |name: &str| kvtier_key::Digest::of("kvtier tenant", name.as_bytes()).0[..4].to_vec();
+        let pair = ["tenant-48313", "tenant-124327"];
+        assert_eq!(number(pair[0]), number(pair[1]));
         let dir = tempfile::tempdir().unwrap();
-        let some = Tenants::open_some(dir.path(), 3).unwrap();
-        let ids: Vec<_> = (0..6).map(|n| some.id(&n.to_string())).collect();
-        assert_eq!((0..6).map(|n| number(&n.to_string())).collect::<Vec<_>>(), ids);
-        assert_eq!((some.name(ids[2]), some.name(ids[3])), ("2".to_owned(), String::new()));
-        assert_eq!(fs::read_to_string(dir.path().join("tenants")).unwrap().lines().count(), 3);
-        assert_eq!(Tenants::open_some(dir.path(), 2).unwrap().names.read().unwrap().len(), 2);
+        let (_home, tenants) = open(dir.path());
+        assert_ne!(tenants.id(pair[0]), tenants.id(pair[1]));
+    }
+
+    #[test]
+    fn a_key_that_is_lost_or_damaged_is_replaced_and_never_a_reason_to_refuse() {
+        let dir = tempfile::tempdir().unwrap();
+        let before = open(dir.path()).1.id("alice");
+        let key = dir.path().join(".kvtier").join(KEY);
+        assert_eq!(open(dir.path()).1.id("alice"), before);
+        let damages: [&dyn Fn(); 4] = [
+            &|| fs::remove_file(&key).unwrap(),
+            &|| fs::write(&key, "").unwrap(),
+            &|| {
+                fs::remove_file(&key).unwrap();
+                std::os::unix::fs::symlink("/etc/hostname", &key).unwrap();
+            },
+            &|| {
+                fs::remove_file(&key).unwrap();
+                nix::unistd::mkfifo(&key, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+            },
+        ];
+        let mut last = before;
+        for damage in damages {
+            damage();
+            let now = open(dir.path()).1.id("alice");
+            assert_ne!(now, last);
+            assert_eq!(open(dir.path()).1.id("alice"), now, "it was written");
+            last = now;
+        }
+        fs::remove_file(&key).unwrap();
+        fs::create_dir(&key).unwrap();
+        fs::write(key.join("file"), "").unwrap();
+        let _ = open(dir.path()).1.id("alice");
     }
 }

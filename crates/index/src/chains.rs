@@ -172,7 +172,7 @@ impl Index {
     /// Whether a slot is among those before another in its chain, as far as their chunks are there or on their way.
     pub(crate) fn leads_to(&self, slot: u32, of: Option<u32>) -> bool {
         let before = |at: &u32| {
-            let parent = self.slab[*at].chunk().parent;
+            let parent = self.slab[*at].parent();
             self.ancestor(ChainPlace { parent, ..ChainPlace::default() }).ok()?
         };
         std::iter::successors(of, before).take(WAY_UP_MAX).any(|at| at == slot)

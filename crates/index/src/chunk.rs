@@ -1,3 +1,4 @@
+use std::fmt;
 use std::num::NonZeroU64;
 
 use kvtier_key::Digest;
@@ -7,9 +8,37 @@ use crate::ChainPlace;
 /// Chunks of this many bytes or more (256 TiB) have no place in an index.
 pub const TOO_LONG_BYTES: u64 = 1 << 48;
 
-/// Whose chunk it is: a number that the tier gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct TenantId(pub u32);
+/// Whose chunk it is: 128 bits of a keyed digest of the tenant's name, see [`TenantKey`](crate::TenantKey); 0 for none, or one that is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct TenantId(pub u128);
+
+impl TenantId {
+    /// Of chunks without a tenant, and of those whose tenant is unknown.
+    pub const NONE: TenantId = TenantId(0);
+
+    /// The 16 bytes as the media have them, little-endian.
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_le_bytes()
+    }
+
+    /// Reads what [`to_bytes`](Self::to_bytes) answered.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        TenantId(u128::from_le_bytes(bytes))
+    }
+}
+
+/// 32 hexadecimal digits.
+impl fmt::Display for TenantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for TenantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TenantId({self})")
+    }
+}
 
 /// The first eight bytes of a digest: enough to find a parent that is present, never enough to name a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +83,7 @@ pub struct Chunk {
 impl Chunk {
     /// A chunk whose payload of `len` bytes costs the medium `bytes` bytes: of tenant 0, its chain unknown.
     pub fn new(digest: Digest, len: u64, bytes: u64) -> Self {
-        Chunk { digest, len, bytes, tenant: TenantId(0), parent: None, depth: 0 }
+        Chunk { digest, len, bytes, tenant: TenantId::NONE, parent: None, depth: 0 }
     }
 
     /// Sets whose it is.

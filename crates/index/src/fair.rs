@@ -45,11 +45,12 @@ impl Index {
         if above.of.is_empty() {
             return None;
         }
-        let stands = |slot: u32| above.of.contains_key(&self.slab[slot].tenant());
+        let stands = |slot: u32| above.of.contains_key(&self.slab.tenant(&self.slab[slot]));
         if self.policy.victim().is_some_and(stands) {
             return None;
         }
-        above.by_excess.iter().rev().find_map(|(_, tenant)| self.policy.victim_of(tenant.0))
+        let (slab, policy) = (&self.slab, &mut self.policy);
+        above.by_excess.iter().rev().find_map(|(_, tenant)| policy.victim_of(slab.number_of(*tenant)?))
     }
 }
 
@@ -65,7 +66,7 @@ mod tests {
     use crate::{Chunk, Index, IndexConfig, Reserve, TenantId, Want};
 
     /// What every tenant has more than its part, counted anew.
-    fn counted(index: &Index, quotas: &BTreeMap<u32, u64>, fair: bool) -> Vec<(u64, TenantId)> {
+    fn counted(index: &Index, quotas: &BTreeMap<u128, u64>, fair: bool) -> Vec<(u64, TenantId)> {
         let sum = quotas.values().sum::<u64>().max(100);
         let part = |tenant| match quotas.get(&tenant) {
             Some(bytes) if fair => bytes * 100 / sum,
@@ -78,9 +79,10 @@ mod tests {
                 }
             }
         };
-        let excess = |tenant: u32| {
+        let excess = |tenant: u128| {
             let lines = (0..index.slab.end()).map(|slot| &index.slab[slot]);
-            let staying = lines.filter(|line| line.state == State::Present && line.tenant() == TenantId(tenant));
+            let staying =
+                lines.filter(|line| line.state == State::Present && index.slab.tenant(line) == TenantId(tenant));
             let bytes = staying.map(|line| line.bytes()).sum::<u64>() + index.tenant_reserved(TenantId(tenant));
             (bytes.saturating_sub(part(tenant)), TenantId(tenant))
         };
@@ -95,7 +97,7 @@ mod tests {
         #[test]
         fn who_has_more_than_its_part_is_known_however_chunks_and_quotas_change(
             fair: bool,
-            ops in prop::collection::vec((0..9u8, 0..6u8, 0..3u32, 1..40u64), 1..120),
+            ops in prop::collection::vec((0..9u8, 0..6u8, 0..3u128, 1..40u64), 1..120),
         ) {
             let config = IndexConfig::new(100).with_high_mark(1.0);
             let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0  magic    4 bytes: "KVTJ" (journal) or "KVTS" (snapshot)
-//!  4  version  u16 = 1
+//!  4  version  u16 = 2; 1 is read
 //!  6  flags    u16: 1 = last frame of a snapshot; other bits are 0
 //!  8  at_ms    u64: when it was written, Unix time in milliseconds
 //! 16  number   u32: of the frame in its snapshot from 0; 0 in a journal
@@ -16,12 +16,16 @@ use kvtier_key::{BlockSums, Digest};
 
 use crate::{Chunk, Tag, TenantId};
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// Its records have 4 bytes that some other way of numbering tenants made: those are not followed.
+const VERSION_1: u16 = 1;
 pub(crate) const HEADER_BYTES: usize = 32;
 /// The most bytes of records that one frame has: what a reader may be made to look at before it finds a fault.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
-/// A chunk as a record: digest 32, length u64, bytes u64, parent's tag u64 (0 = none), depth u32, tenant u32.
-pub(crate) const CHUNK_BYTES: usize = 64;
+/// A chunk as a record: digest 32, length u64, bytes u64, parent's tag u64 (0 = none), depth u32, tenant 16 bytes (all 0: none).
+pub(crate) const CHUNK_BYTES: usize = 76;
+/// The same in version 1, whose tenants had 4 bytes.
+const CHUNK_BYTES_1: usize = 64;
 
 /// Where reading stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +62,26 @@ pub(crate) struct Frame<'a> {
     pub head: Head,
     pub records: u32,
     pub body: &'a [u8],
+    pub form: Form,
+}
+
+/// How a chunk is spelled in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Version 1: whose it is remains unknown.
+    Numbered,
+    /// Version 2.
+    Digested,
+}
+
+impl Form {
+    /// Bytes of a chunk.
+    pub fn chunk_bytes(self) -> usize {
+        match self {
+            Form::Numbered => CHUNK_BYTES_1,
+            Form::Digested => CHUNK_BYTES,
+        }
+    }
 }
 
 /// Appends a frame whose records `write` appends to the buffer; it answers how many.
@@ -118,16 +142,18 @@ impl<'a> Frames<'a> {
         if magic != self.magic {
             return None;
         }
-        if version != VERSION {
-            return Some(Err(End::Version { at: self.at, version }));
-        }
+        let form = match version {
+            VERSION => Form::Digested,
+            VERSION_1 => Form::Numbered,
+            _ => return Some(Err(End::Version { at: self.at, version })),
+        };
         let (flags, at_ms) = (u16::from_le_bytes(rest.array()?), rest.u64()?);
         let (number, records, length, stored) = (rest.u32()?, rest.u32()?, rest.u32()?, rest.u32()?);
         let body = rest.take((length as usize).min(BODY_BYTES_MAX + 1))?;
         if body.len() > BODY_BYTES_MAX || crc(&header[..28], body) != stored {
             return None;
         }
-        Some(Ok(Frame { head: Head { magic, flags, at_ms, number }, records, body }))
+        Some(Ok(Frame { head: Head { magic, flags, at_ms, number }, records, body, form }))
     }
 }
 
@@ -138,7 +164,7 @@ pub(crate) fn put_chunk(chunk: &Chunk, out: &mut Vec<u8>) {
     out.extend_from_slice(&chunk.bytes.to_le_bytes());
     out.extend_from_slice(&chunk.parent.map_or(0, Tag::as_u64).to_le_bytes());
     out.extend_from_slice(&chunk.depth.to_le_bytes());
-    out.extend_from_slice(&chunk.tenant.0.to_le_bytes());
+    out.extend_from_slice(&chunk.tenant.to_bytes());
 }
 
 /// Takes little-endian fields from the front of bytes; `None` when they run out.
@@ -170,9 +196,13 @@ impl<'a> Fields<'a> {
         self.array().map(Digest)
     }
 
-    pub fn chunk(&mut self) -> Option<Chunk> {
+    pub fn chunk(&mut self, form: Form) -> Option<Chunk> {
         let chunk = Chunk::new(self.digest()?, self.u64()?, self.u64()?);
-        let (parent, depth, tenant) = (Tag::from_u64(self.u64()?), self.u32()?, TenantId(self.u32()?));
+        let (parent, depth) = (Tag::from_u64(self.u64()?), self.u32()?);
+        let tenant = match form {
+            Form::Digested => TenantId::from_bytes(self.array()?),
+            Form::Numbered => self.u32().map(|_| TenantId::NONE)?,
+        };
         Some(Chunk { parent, depth, tenant, ..chunk })
     }
 }

@@ -203,7 +203,8 @@ impl Index {
                 (0, State::Forgotten) => self.slab.remove(*slot),
                 (0, _) => {
                     self.policy.unpin(*slot);
-                    self.sets.released(&line.digest, line.tenant());
+                    let line = &self.slab[*slot];
+                    self.sets.released(&line.digest, self.slab.tenant(line));
                 }
                 _ => {}
             }

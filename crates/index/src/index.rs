@@ -147,13 +147,12 @@ impl Index {
     /// there, or on its way out, or longer than an index can say.
     pub fn resize(&mut self, digest: &Digest, len: u64, bytes: u64) -> bool {
         let Some(slot) = self.find(digest) else { return false };
-        let line = &mut self.slab[slot];
-        if line.state != State::Present || len.max(bytes) >= TOO_LONG_BYTES {
+        if self.slab[slot].state != State::Present || len.max(bytes) >= TOO_LONG_BYTES {
             return false;
         }
-        let old = line.chunk();
+        let old = self.slab.chunk(slot);
         let new = Chunk { len, bytes, ..old };
-        line.set(&new);
+        self.slab.set(slot, &new);
         self.uncount(&old);
         self.count(&new);
         true
@@ -172,12 +171,13 @@ impl Index {
     pub fn get(&self, digest: &Digest) -> Option<Entry> {
         let slot = self.find(digest)?;
         let line = &self.slab[slot];
-        (line.state == State::Present && !self.is_suspect(digest) && !self.is_hidden(digest)).then(|| line.entry(slot))
+        (line.state == State::Present && !self.is_suspect(digest) && !self.is_hidden(digest))
+            .then(|| self.slab.entry(slot))
     }
 
     /// The entry of a chunk that is there, be it suspect or hidden by its [set](Self::declare_set); `None` for a victim on its way out.
     pub fn known(&self, digest: &Digest) -> Option<Entry> {
-        self.slot(digest).map(|slot| self.slab[slot].entry(slot))
+        self.slot(digest).map(|slot| self.slab.entry(slot))
     }
 
     /// Whether there is an entry of `digest`, be it suspect or on its way out.
@@ -354,9 +354,8 @@ impl Index {
 
     /// Makes a present entry a victim.
     pub(crate) fn start_leaving(&mut self, slot: u32) -> Entry {
-        let line = &mut self.slab[slot];
-        line.state = State::Leaving;
-        let entry = line.entry(slot);
+        self.slab[slot].state = State::Leaving;
+        let entry = self.slab.entry(slot);
         self.count_leaving(entry.chunk.tenant, entry.chunk.bytes);
         self.policy.leave(slot);
         self.sets.left(&entry.chunk.digest, entry.chunk.tenant);
@@ -365,9 +364,8 @@ impl Index {
 
     /// Takes back a victim.
     pub(crate) fn stop_leaving(&mut self, slot: u32) {
-        let line = &mut self.slab[slot];
-        line.state = State::Present;
-        let Chunk { digest, bytes, tenant, .. } = line.chunk();
+        self.slab[slot].state = State::Present;
+        let Chunk { digest, bytes, tenant, .. } = self.slab.chunk(slot);
         self.uncount_leaving(tenant, bytes);
         self.policy.unpin(slot);
         self.sets.returned(&digest, tenant);
@@ -376,8 +374,7 @@ impl Index {
     /// Takes an entry out of everything, remembered by the policy if that gave it up; its slot is free once no hold
     /// refers to it.
     pub(crate) fn drop_entry(&mut self, slot: u32, end: Ending) -> Entry {
-        let line = &mut self.slab[slot];
-        let (entry, state) = (line.entry(slot), line.state);
+        let (entry, state) = (self.slab.entry(slot), self.slab[slot].state);
         if state == State::Leaving {
             self.uncount_leaving(entry.chunk.tenant, entry.chunk.bytes);
         }
@@ -419,9 +416,8 @@ impl Index {
         if self.slab[slot].state == State::Leaving {
             self.stop_leaving(slot);
         }
-        let line = &mut self.slab[slot];
-        let old = line.chunk();
-        line.set(chunk);
+        let old = self.slab.chunk(slot);
+        self.slab.set(slot, chunk);
         self.uncount(&old);
         self.count(chunk);
         self.tell_policy(slot);
@@ -429,7 +425,7 @@ impl Index {
     }
 
     pub(crate) fn tell_policy(&mut self, slot: u32) {
-        let chunk = self.slab[slot].chunk();
+        let chunk = self.slab.chunk(slot);
         let parent = chunk.parent.and_then(|tag| self.find_tag(tag));
         // One that is leaving may be gone when the next save of it ends.
         let stays = parent.is_some_and(|slot| self.slab[slot].state != State::Leaving);
@@ -437,7 +433,13 @@ impl Index {
             self.note_early(&chunk.digest, before);
         }
         let entry = kvtier_evict::Entry::new(slot, chunk.bytes).with_chain(parent, chunk.depth);
-        self.policy.insert(entry.with_group(chunk.tenant.0).with_tag(hash(&chunk.digest)));
+        self.policy.insert(entry.with_group(self.slab[slot].tenant_number()).with_tag(hash(&chunk.digest)));
+    }
+
+    /// The slot of a tenant that goes next; `None` also from policies that do not divide by tenant.
+    pub(crate) fn victim_of(&mut self, tenant: TenantId) -> Option<u32> {
+        let number = self.slab.number_of(tenant)?;
+        self.policy.victim_of(number)
     }
 
     pub(crate) fn find_tag(&self, tag: Tag) -> Option<u32> {
@@ -458,7 +460,7 @@ impl Index {
 
     fn chunk_at(&self, slot: u32) -> Option<Chunk> {
         let line = (slot < self.slab.end()).then(|| &self.slab[slot])?;
-        (line.state == State::Present).then(|| line.chunk())
+        (line.state == State::Present).then(|| self.slab.chunk(slot))
     }
 }
 

@@ -2,17 +2,23 @@
 //!
 //! A batch is one or more frames of at most 1 MiB, each with its own checksum; the order of records in it is the order
 //! of use. A record is a kind (u8) and its fields: 1 touch (digest), 2 remove (digest), 3 insert (digest 32 bytes,
-//! length u64, bytes u64, parent's tag u64 or 0, depth u32, tenant u32). A process appends to a journal of its own, so
+//! length u64, bytes u64, parent's tag u64 or 0, depth u32, tenant 16 bytes; 4 in frames of version 1, which say nothing). A process appends to a journal of its own, so
 //! nothing follows a torn tail: reading stops there.
 
 use kvtier_key::Digest;
 
-use crate::frame::{self, BODY_BYTES_MAX, CHUNK_BYTES, Fields, Frame, Frames, Head};
+use crate::frame::{self, BODY_BYTES_MAX, CHUNK_BYTES, Fields, Form, Frame, Frames, Head};
 use crate::{Chunk, End};
 
 const MAGIC: [u8; 4] = *b"KVTJ";
 /// The most records in one frame.
 const RECORDS_MAX: usize = BODY_BYTES_MAX / (1 + CHUNK_BYTES);
+
+/// The same as a frame of this form has.
+fn records_max(form: Form) -> usize {
+    BODY_BYTES_MAX / (1 + form.chunk_bytes())
+}
+
 const TOUCH: u8 = 1;
 const REMOVE: u8 = 2;
 const INSERT: u8 = 3;
@@ -39,7 +45,7 @@ pub struct Batch {
     pub records: Vec<Record>,
 }
 
-/// Appends `records` to `out`, as one batch for each 16,131 of them; none for none.
+/// Appends `records` to `out`, as one batch for each 13,617 of them; none for none.
 pub fn encode(at_ms: u64, records: &[Record], out: &mut Vec<u8>) {
     for records in records.chunks(RECORDS_MAX) {
         frame::encode(Head { magic: MAGIC, flags: 0, at_ms, number: 0 }, out, |out| {
@@ -108,19 +114,19 @@ fn put(record: &Record, out: &mut Vec<u8>) {
 /// The records of a frame; `None` unless they are what its header says.
 fn records(frame: &Frame<'_>) -> Option<Vec<Record>> {
     let head = frame.head;
-    if (head.flags, head.number) != (0, 0) || !(1..=RECORDS_MAX as u32).contains(&frame.records) {
+    if (head.flags, head.number) != (0, 0) || !(1..=records_max(frame.form) as u32).contains(&frame.records) {
         return None;
     }
     let mut fields = Fields(frame.body);
-    let records: Option<Vec<Record>> = (0..frame.records).map(|_| record(&mut fields)).collect();
+    let records: Option<Vec<Record>> = (0..frame.records).map(|_| record(&mut fields, frame.form)).collect();
     records.filter(|_| fields.0.is_empty())
 }
 
-fn record(fields: &mut Fields<'_>) -> Option<Record> {
+fn record(fields: &mut Fields<'_>, form: Form) -> Option<Record> {
     match fields.array()? {
         [TOUCH] => fields.digest().map(Record::Touch),
         [REMOVE] => fields.digest().map(Record::Remove),
-        [INSERT] => fields.chunk().map(Record::Insert),
+        [INSERT] => fields.chunk(form).map(Record::Insert),
         _ => None,
     }
 }

@@ -16,7 +16,7 @@ pub struct LastUse {
     /// Whether it was used at that time, within the seconds between two writes of a journal. If not, it was used then or earlier: a snapshot
     /// has an order of use and no times.
     pub is_exact: bool,
-    /// The tenant's number; 0 where none is known.
+    /// The tenant; [`TenantId::NONE`] where none is known.
     pub tenant: TenantId,
 }
 
@@ -35,7 +35,7 @@ impl LastUses {
     /// Adds a batch of a journal. Batches may come in any order; those from before a snapshot are in it.
     pub fn add_batch(&mut self, batch: &Batch) {
         for record in &batch.records {
-            let used = LastUse { at_ms: batch.at_ms, is_exact: true, tenant: TenantId(0) };
+            let used = LastUse { at_ms: batch.at_ms, is_exact: true, tenant: TenantId::NONE };
             match record {
                 Record::Touch(digest) => self.enter(*digest, used),
                 Record::Insert(chunk) => self.enter(chunk.digest, LastUse { tenant: chunk.tenant, ..used }),
@@ -52,7 +52,7 @@ impl LastUses {
     /// Keeps the latest use, and a tenant once it is known.
     fn enter(&mut self, digest: Digest, used: LastUse) {
         let known = self.0.entry(digest).or_insert(used);
-        let tenant = if known.tenant == TenantId(0) { used.tenant } else { known.tenant };
+        let tenant = if known.tenant == TenantId::NONE { used.tenant } else { known.tenant };
         if (used.at_ms, used.is_exact) >= (known.at_ms, known.is_exact) {
             *known = used;
         }
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn the_latest_use_counts_and_the_tenant_stays_known() {
         let digest = |n: u8| Digest::of("test", &[n]);
-        let chunk = |n: u8| Chunk::new(digest(n), 1, 1).with_tenant(TenantId(u32::from(n)));
+        let chunk = |n: u8| Chunk::new(digest(n), 1, 1).with_tenant(TenantId(n.into()));
         let batch = |at_ms, records| Batch { at_ms, records };
         let mut uses = LastUses::default();
         uses.add_snapshot(100, &[chunk(1), chunk(2)]);

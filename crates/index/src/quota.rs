@@ -27,7 +27,7 @@ pub struct Want {
 impl Want {
     /// A write of so many bytes, of tenant 0, its chain unknown.
     pub fn new(bytes: u64) -> Self {
-        Want { bytes, place: ChainPlace::default(), tenant: TenantId(0), digest: None }
+        Want { bytes, place: ChainPlace::default(), tenant: TenantId::NONE, digest: None }
     }
 
     /// The same of a chunk at this place in its chain.
@@ -117,7 +117,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// Tenant 0 is also whose chunks nobody knows: what limits the others must not delete those.
     fn limit(&self, tenant: TenantId) -> Option<u64> {
-        self.of.get(&tenant).copied().or(self.default.filter(|_| tenant != TenantId(0)))
+        self.of.get(&tenant).copied().or(self.default.filter(|_| tenant != TenantId::NONE))
     }
 
     /// Whether anybody has a limit.
@@ -270,7 +270,7 @@ impl Index {
             // Nothing is, mostly: then nobody has to look.
             let end = if self.books.leaving == 0 { 0 } else { self.slab.end() };
             for line in (0..end).map(|slot| &self.slab[slot]).filter(|line| line.state == State::Leaving) {
-                *self.quotas.leaving.entry(line.tenant()).or_default() += line.bytes();
+                *self.quotas.leaving.entry(self.slab.tenant(line)).or_default() += line.bytes();
             }
         }
         if self.policy.knows_owners() {
@@ -279,7 +279,7 @@ impl Index {
         let policy = std::mem::replace(&mut self.policy, PolicyKind::Noop.build());
         let slab = &self.slab;
         let is_pinned = |slot: u32| slab[slot].holds > 0 || slab[slot].state == State::Leaving;
-        self.policy = Box::new(Owners::around(policy, |slot| slab[slot].tenant().0, is_pinned));
+        self.policy = Box::new(Owners::around(policy, |slot| slab[slot].tenant_number(), is_pinned));
     }
 
     /// Bytes of a tenant's writes in flight.
@@ -338,7 +338,7 @@ impl Index {
     fn victims_of(&mut self, tenant: TenantId, wanted: u64) -> Vec<Entry> {
         let (mut victims, mut freed) = (Vec::new(), 0);
         while freed < wanted && victims.len() < VICTIMS_MAX {
-            let Some(slot) = self.leftover_of(tenant).or_else(|| self.policy.victim_of(tenant.0)) else { break };
+            let Some(slot) = self.leftover_of(tenant).or_else(|| self.victim_of(tenant)) else { break };
             let victim = self.start_leaving(slot);
             freed += victim.chunk.bytes;
             victims.push(victim);

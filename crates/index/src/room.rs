@@ -169,7 +169,7 @@ impl Index {
             return true;
         }
         let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.told };
-        let victim = self.leftover_of(want.tenant).or_else(|| self.policy.victim_of(want.tenant.0));
+        let victim = self.leftover_of(want.tenant).or_else(|| self.victim_of(want.tenant));
         victim.is_none_or(|victim| self.may_go_for(victim, ancestor))
     }
 

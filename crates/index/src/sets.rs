@@ -204,7 +204,7 @@ impl Index {
         }
         let known: Vec<&Line> =
             distinct.iter().filter_map(|member| self.find(member)).map(|slot| &self.slab[slot]).collect();
-        let tenant = known.last().map_or(TenantId(0), |line| line.tenant());
+        let tenant = known.last().map_or(TenantId::NONE, |line| self.slab.tenant(line));
         let there = known.iter().filter(|line| line.state == State::Present).count();
         let (going, was_whole) = (known.len() - there, there == distinct.len());
         let suspects = self.suspects.count(&distinct);
@@ -285,7 +285,7 @@ impl Index {
             let members = set.map_or_else(|| [].into(), |set| Arc::clone(&set.members));
             for (at, member) in members.iter().enumerate().skip(passed) {
                 let Some(slot) = self.idle(member) else { continue };
-                let whose = self.slab[slot].tenant();
+                let whose = self.slab.tenant(&self.slab[slot]);
                 if whose == tenant {
                     self.sets.leftovers.insert((tenant, id), at);
                     // Of whom it passed, one may come first now: who asks again is told the same.

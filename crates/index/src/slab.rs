@@ -1,6 +1,7 @@
 use kvtier_evict::SLOTS_MAX;
 use kvtier_key::Digest;
 
+use crate::numbers::Numbers;
 use crate::{Chunk, Entry, TOO_LONG_BYTES, Tag, TenantId};
 
 /// Slots come in segments of this many (256 KiB), so that growing copies nothing and wastes little.
@@ -45,7 +46,8 @@ pub(crate) struct Line {
     pub digest: Digest,
     parent: Option<Tag>,
     depth: u32,
-    tenant: TenantId,
+    /// The tenant's number in [`Numbers`].
+    tenant: u32,
     len: Length,
     bytes: Length,
     /// How many holds hold it.
@@ -60,22 +62,22 @@ impl Line {
         digest: Digest([0; 32]),
         parent: None,
         depth: NIL,
-        tenant: TenantId(0),
+        tenant: 0,
         len: Length([0; 6]),
         bytes: Length([0; 6]),
         holds: 0,
         state: State::Vacant,
     };
 
-    fn present(chunk: &Chunk) -> Self {
+    fn present(chunk: &Chunk, tenant: u32) -> Self {
         let mut line = Line { digest: chunk.digest, state: State::Present, depth: 0, ..Line::VACANT };
-        line.set(chunk);
+        line.set(chunk, tenant);
         line
     }
 
     /// Takes over what `chunk` says, but for the digest; a chain that it does not know stays as it was.
-    pub fn set(&mut self, chunk: &Chunk) {
-        (self.len, self.bytes, self.tenant) = (Length::new(chunk.len), Length::new(chunk.bytes), chunk.tenant);
+    fn set(&mut self, chunk: &Chunk, tenant: u32) {
+        (self.len, self.bytes, self.tenant) = (Length::new(chunk.len), Length::new(chunk.bytes), tenant);
         if chunk.parent.is_some() || chunk.depth != 0 {
             (self.parent, self.depth) = (chunk.parent, chunk.depth);
         }
@@ -88,26 +90,27 @@ impl Line {
         }
     }
 
-    pub fn chunk(&self) -> Chunk {
+    fn chunk(&self, tenant: TenantId) -> Chunk {
         Chunk {
             digest: self.digest,
             len: self.len.get(),
             bytes: self.bytes.get(),
-            tenant: self.tenant,
+            tenant,
             parent: self.parent,
             depth: self.depth,
         }
-    }
-
-    pub fn entry(&self, slot: u32) -> Entry {
-        Entry { slot, chunk: self.chunk(), held: self.holds > 0 }
     }
 
     pub fn bytes(&self) -> u64 {
         self.bytes.get()
     }
 
-    pub fn tenant(&self) -> TenantId {
+    pub fn parent(&self) -> Option<Tag> {
+        self.parent
+    }
+
+    /// The tenant's number in this index, which policies divide by.
+    pub fn tenant_number(&self) -> u32 {
         self.tenant
     }
 }
@@ -119,11 +122,12 @@ pub(crate) struct Slab {
     /// Slots from here on were never used.
     fresh: u32,
     vacant: u32,
+    numbers: Numbers,
 }
 
 impl Slab {
     pub fn new() -> Self {
-        Slab { segments: Vec::new(), fresh: 0, vacant: NIL }
+        Slab { segments: Vec::new(), fresh: 0, vacant: NIL, numbers: Numbers::default() }
     }
 
     /// Fills a slot; `None` when all the numbers are taken.
@@ -131,7 +135,7 @@ impl Slab {
         let slot = self.vacant;
         if slot != NIL {
             self.vacant = self[slot].depth;
-            self[slot] = Line::present(chunk);
+            self[slot] = Line::present(chunk, self.numbers.take(chunk.tenant));
             return Some(slot);
         }
         let slot = self.fresh;
@@ -142,11 +146,38 @@ impl Slab {
             self.segments.push(vec![Line::VACANT; SEGMENT].into_boxed_slice());
         }
         self.fresh += 1;
-        self[slot] = Line::present(chunk);
+        self[slot] = Line::present(chunk, self.numbers.take(chunk.tenant));
         Some(slot)
     }
 
+    /// Takes over what `chunk` says of the slot's chunk, as far as it says anything.
+    pub fn set(&mut self, slot: u32, chunk: &Chunk) {
+        let (old, new) = (self[slot].tenant, self.numbers.take(chunk.tenant));
+        self[slot].set(chunk, new);
+        self.numbers.release(old);
+    }
+
+    /// The chunk in a slot.
+    pub fn chunk(&self, slot: u32) -> Chunk {
+        self[slot].chunk(self.tenant(&self[slot]))
+    }
+
+    pub fn entry(&self, slot: u32) -> Entry {
+        Entry { slot, chunk: self.chunk(slot), held: self[slot].holds > 0 }
+    }
+
+    /// Whose a line's chunk is.
+    pub fn tenant(&self, line: &Line) -> TenantId {
+        self.numbers.tenant(line.tenant)
+    }
+
+    /// The number of a tenant that has a chunk.
+    pub fn number_of(&self, tenant: TenantId) -> Option<u32> {
+        self.numbers.get(tenant)
+    }
+
     pub fn remove(&mut self, slot: u32) {
+        self.numbers.release(self[slot].tenant);
         self[slot] = Line { depth: self.vacant, ..Line::VACANT };
         self.vacant = slot;
     }
@@ -186,13 +217,15 @@ mod tests {
 
     #[test]
     fn a_line_gives_back_what_it_was_given() {
-        let chunk = Chunk::new(Digest([7; 32]), TOO_LONG_BYTES - 1, (1 << 40) + 3).with_tenant(TenantId(u32::MAX));
+        let chunk = Chunk::new(Digest([7; 32]), TOO_LONG_BYTES - 1, (1 << 40) + 3).with_tenant(TenantId(u128::MAX));
         let chunk = chunk.with_parent(&Digest([9; 32]), 77);
-        assert_eq!(Line::present(&chunk).chunk(), chunk);
-        let mut line = Line::present(&chunk);
-        line.set(&Chunk::new(chunk.digest, 5, 6));
-        let known = Chunk { len: 5, bytes: 6, tenant: TenantId(0), ..chunk };
-        assert_eq!(line.chunk(), known, "an unknown chain takes nothing away");
+        let mut slab = Slab::new();
+        let slot = slab.insert(&chunk).unwrap();
+        assert_eq!(slab.chunk(slot), chunk);
+        slab.set(slot, &Chunk::new(chunk.digest, 5, 6));
+        let known = Chunk { len: 5, bytes: 6, tenant: TenantId::NONE, ..chunk };
+        assert_eq!(slab.chunk(slot), known, "an unknown chain takes nothing away");
+        assert_eq!(slab.number_of(chunk.tenant), None, "who has nothing has no number");
     }
 
     #[test]

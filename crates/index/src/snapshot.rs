@@ -1,8 +1,8 @@
 //! A snapshot: the chunks of an index in the order of use, the most recent first, so that of a torn one the best part
 //! is left.
 //!
-//! It is a row of numbered frames, the last of them marked; a record is 64 bytes: digest 32, length u64, bytes u64,
-//! parent's tag u64 (0 = none), depth u32, tenant u32. It can be written in pieces: see [`Writer`].
+//! It is a row of numbered frames, the last of them marked; a record is 76 bytes: digest 32, length u64, bytes u64,
+//! parent's tag u64 (0 = none), depth u32, tenant 16 bytes; in version 1, 4 that say nothing. It can be written in pieces: see [`Writer`].
 
 use crate::frame::{self, BODY_BYTES_MAX, CHUNK_BYTES, Fields, Frame, Frames, Head};
 use crate::{Chunk, End};
@@ -108,12 +108,12 @@ impl Iterator for Pieces<'_> {
 
 /// The chunks of a frame; `None` unless they are what its header says.
 fn chunks(frame: &Frame<'_>) -> Option<Vec<Chunk>> {
-    let whole = frame.body.len() == frame.records as usize * CHUNK_BYTES;
+    let whole = frame.body.len() == frame.records as usize * frame.form.chunk_bytes();
     let told = match frame.head.flags {
         0 => frame.records > 0,
         LAST => frame.records == 0,
         _ => false,
     };
     let mut fields = Fields(frame.body);
-    (whole && told).then(|| std::iter::from_fn(|| fields.chunk()).collect())
+    (whole && told).then(|| std::iter::from_fn(|| fields.chunk(frame.form)).collect())
 }

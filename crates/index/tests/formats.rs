@@ -11,7 +11,7 @@ fn chunk(n: u8) -> Chunk {
     let chunk = Chunk::new(Digest([n; 32]), u64::from(n) << 20, (u64::from(n) << 20) + 4096);
     match n % 2 {
         0 => chunk,
-        _ => chunk.with_tenant(TenantId(u32::from(n))).with_parent(&Digest([n - 1; 32]), u32::from(n)),
+        _ => chunk.with_tenant(TenantId(u128::from(n) << 96 | 7)).with_parent(&Digest([n - 1; 32]), u32::from(n)),
     }
 }
 
@@ -61,10 +61,26 @@ fn assert_damage_is_noticed(damaged: &[u8], journal: bool) {
 #[test]
 fn the_formats_are_what_they_were() {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
-    for (name, bytes) in [("journal-v1.bin", small_journal()), ("snapshot-v1.bin", small_snapshot())] {
+    for (name, bytes) in [("journal-v2.bin", small_journal()), ("snapshot-v2.bin", small_snapshot())] {
         let path = format!("{golden}/{name}");
         assert_eq!(std::fs::read(&path).unwrap(), bytes, "{name}: a changed format needs a new version");
     }
+}
+
+#[test]
+fn version_one_is_read_and_says_nothing_of_tenants() {
+    let golden = |name: &str| std::fs::read(format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let unknown = |record: Record| match record {
+        Record::Insert(chunk) => Record::Insert(chunk.with_tenant(TenantId::NONE)),
+        other => other,
+    };
+    let (now, _) = read_journal(&small_journal());
+    let now: Vec<Vec<Record>> = now.into_iter().map(|batch| batch.records.into_iter().map(unknown).collect()).collect();
+    let (then, end) = read_journal(&golden("journal-v1.bin"));
+    assert_eq!((then.into_iter().map(|batch| batch.records).collect::<Vec<_>>(), end), (now, End::Clean));
+    let now: Vec<Chunk> =
+        read_snapshot(&small_snapshot()).0.into_iter().map(|chunk| chunk.with_tenant(TenantId::NONE)).collect();
+    assert_eq!(read_snapshot(&golden("snapshot-v1.bin")), (now, End::Clean));
 }
 
 #[test]
@@ -107,7 +123,7 @@ fn more_than_a_frame_takes_several() {
 #[test]
 fn a_cut_at_any_byte_loses_the_tail_and_no_more() {
     let bytes = small_journal();
-    let first = 32 + 65 + 33;
+    let first = 32 + 77 + 33;
     for len in 0..bytes.len() {
         let (batches, end) = read_journal(&bytes[..len]);
         assert_eq!(batches.len(), usize::from(len >= first), "cut at {len}");
@@ -132,14 +148,14 @@ fn any_flipped_bit_is_noticed() {
 #[test]
 fn a_later_version_is_named() {
     let mut bytes = small_journal();
-    bytes[4] = 2;
-    assert_eq!(read_journal(&bytes), (vec![], End::Version { at: 0, version: 2 }));
+    bytes[4] = 3;
+    assert_eq!(read_journal(&bytes), (vec![], End::Version { at: 0, version: 3 }));
 }
 
 #[test]
 fn frames_of_another_snapshot_do_not_go_on_with_this_one() {
     let (old, new) = (encode_snapshot(1, &[vec![chunk(1)], vec![chunk(2)]]), encode_snapshot(2, &[vec![chunk(3)]]));
-    let frame = 32 + 64;
+    let frame = 32 + 76;
     let spliced = [&new[..frame], &old[frame..]].concat();
     assert_eq!(read_snapshot(&spliced), (vec![chunk(3)], End::Torn { at: frame }));
     let skipped = [&old[..frame], &old[2 * frame..]].concat();
@@ -151,7 +167,7 @@ fn frames_of_another_snapshot_do_not_go_on_with_this_one() {
 
 fn any_chunk() -> impl Strategy<Value = Chunk> {
     let parent = prop::option::of(any::<[u8; 32]>());
-    (any::<[u8; 32]>(), any::<u64>(), any::<u64>(), any::<u32>(), parent, any::<u32>()).prop_map(
+    (any::<[u8; 32]>(), any::<u64>(), any::<u64>(), any::<u128>(), parent, any::<u32>()).prop_map(
         |(digest, len, bytes, tenant, parent, depth)| {
             let chunk = Chunk::new(Digest(digest), len, bytes).with_tenant(TenantId(tenant));
             parent.map_or(chunk, |parent| chunk.with_parent(&Digest(parent), depth))

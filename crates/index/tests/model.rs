@@ -24,7 +24,7 @@ fn key(digest: &Digest) -> u8 {
 }
 
 fn chunk(key: u8, bytes: u64) -> Chunk {
-    Chunk::new(digest(key), bytes + 1, bytes).with_tenant(TenantId(u32::from(key) % 3))
+    Chunk::new(digest(key), bytes + 1, bytes).with_tenant(TenantId(u128::from(key) % 3))
 }
 
 #[derive(Clone, Debug)]

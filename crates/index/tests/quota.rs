@@ -333,7 +333,7 @@ fn where_quotas_are_fair_nobody_loses_its_part_while_others_have_more() {
 fn tenants_with_full_limits_are_known_however_chunks_and_limits_change() {
     let mut index = index_by(PolicyKind::Lru, 10_000);
     let full = |index: &Index| {
-        let mut all: Vec<(u32, u64)> = index.full_tenants().iter().map(|want| (want.tenant.0, want.bytes)).collect();
+        let mut all: Vec<(u128, u64)> = index.full_tenants().iter().map(|want| (want.tenant.0, want.bytes)).collect();
         all.sort_unstable();
         all
     };

@@ -12,6 +12,11 @@ impl Digest {
         Digest(*hasher.finalize().as_bytes())
     }
 
+    /// The digest of `bytes` under a secret key: who has it not cannot test guesses.
+    pub fn keyed(key: &[u8; 32], bytes: &[u8]) -> Self {
+        Digest(*blake3::keyed_hash(key, bytes).as_bytes())
+    }
+
     /// The 32 bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0

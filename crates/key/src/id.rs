@@ -70,8 +70,8 @@ impl KvRank {
     }
 }
 
-/// The key of LMCache's multi-process mode.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+/// The key of LMCache's multi-process mode. `Debug` does not show the salt.
+#[derive(Clone, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(
     feature = "serde",
@@ -88,6 +88,18 @@ pub struct ObjectKey {
     pub hash: ChunkHash,
     /// The cache salt; empty for none. Reaches the media only as a keyed digest.
     pub salt: Arc<str>,
+}
+
+impl fmt::Debug for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("ObjectKey");
+        shown
+            .field("model", &self.model)
+            .field("rank", &self.rank)
+            .field("group", &self.group)
+            .field("hash", &self.hash);
+        shown.field("has_salt", &!self.salt.is_empty()).finish()
+    }
 }
 
 impl ObjectKey {

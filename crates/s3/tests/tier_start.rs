@@ -80,6 +80,6 @@ fn a_start_takes_seconds_and_a_chunk_takes_a_hundred_bytes() {
     assert!(fits(), "{} bytes a chunk", each());
     let usage = tier.usage();
     assert_eq!((usage.chunks, usage.used_bytes), (chunks as u64, Some((chunks as u64) << 20)));
-    assert_eq!(usage.tenants[0].tenant, "somebody");
+    assert_eq!(usage.tenants[0].tenant, format!("~{}", TenantId(7)));
     drop(tier.close());
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 use kvtier_index::journal::Record;
-use kvtier_index::{Chunk, Index, LastUses};
+use kvtier_index::{Chunk, Index, LastUses, TenantId};
 
 pub use journal::Journal;
 pub use reader::Reader;
@@ -62,6 +62,10 @@ pub fn apply(index: &mut Index, record: &Record) {
             Some(known) if known.len == chunk.len || known.len == 0 => {
                 let mut chunk: Chunk = *chunk;
                 (chunk.len, chunk.bytes) = (known.len, known.bytes);
+                // One that does not say whose it is takes nothing away.
+                if chunk.tenant == TenantId::NONE {
+                    chunk.tenant = known.tenant;
+                }
                 let _ = index.insert(chunk);
             }
             _ => {}

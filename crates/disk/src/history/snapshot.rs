@@ -8,7 +8,7 @@ use kvtier_index::{Chunk, End, Index};
 
 use crate::home::bookkeeping;
 
-/// The most bytes of a snapshot that are read: those of 64 million chunks.
+/// The most bytes of a snapshot that are read: those of 56 million chunks.
 const BYTES_MAX: u64 = 4 << 30;
 
 /// What a snapshot says.

@@ -12,26 +12,31 @@
 //! | rename | synced | why |
 //! |---|---|---|
 //! | `manifest.new` to `manifest` | yes | it keeps the layout, the cap and the geometry that all agreed on |
+//! | a draft to `tenant-key` | yes | without it all tenants of the chunks are unknown |
 //! | `snapshot.new` to `snapshot` | no | it keeps the order of use only, and a torn one is read as far as it goes |
 //! | an unfinished file to a chunk's name, and the file beside it | as `durability` says | each load proves the bytes |
 //! | a victim's file to an unfinished one | no | under its old name it fails its checks, because its footer is of another chunk |
 //! | a damaged chunk into quarantine | no | under its old name it fails its checks again |
 //! | `<name>` to `<name>.damaged` | no | the next start finds the same damage again |
 //!
-//! All other files are written in place or appended to: journals, change log and `tenants` are read as far as they are whole, and the next
-//! start counts a ledger anew.
+//! All other files are written in place or appended to: journals and change log are read as far as they are whole, and the next start
+//! counts a ledger anew.
+//!
+//! # Who may read them
+//!
+//! The owner alone: files are made with mode 600 and directories with 700, and [`make_private`] changes those of earlier builds.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind as Io, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::exists_is_fine;
 
-/// The files that have a fixed name, and the drafts that become one of them.
-const FILES: [&str; 8] =
-    ["door", "manifest", "manifest.new", "ledger", "evictor", "snapshot", "snapshot.new", "tenants"];
+/// The files that have a fixed name, and the drafts that become one of them. `tenants` is of earlier builds.
+const FILES: [&str; 9] =
+    ["door", "manifest", "manifest.new", "ledger", "evictor", "snapshot", "snapshot.new", "tenant-key", "tenants"];
 /// The directories.
 const DIRS: [&str; 3] = ["tmp", "quarantine", "journal"];
 /// The names `<name>.damaged`, `<name>.damaged.1` and so on that are tried.
@@ -83,6 +88,19 @@ pub fn replace_synced(own: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&draft, own.join(name))?;
     sync_dir(own)
+}
+
+/// Takes from the files in `.kvtier` and its journals what an earlier build allowed others. What cannot be changed, another user's, stays.
+pub fn make_private(own: &Path) {
+    for dir in [own.to_owned(), own.join("journal")] {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if let Ok(file) = open_to_read(&entry.path())
+                && file.metadata().is_ok_and(|meta| meta.permissions().mode() & 0o077 != 0)
+            {
+                let _ = file.set_permissions(Permissions::from_mode(0o600));
+            }
+        }
+    }
 }
 
 /// Brings a directory's names to the device, where its file system can.
@@ -155,9 +173,25 @@ fn is_file_name(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| FILES.contains(&name) || name.strip_prefix("changes.").is_some_and(is_segment))
 }
 
+/// Makes `.kvtier` and the directories below it that are missing.
+pub fn make_dirs(own: &Path) -> io::Result<()> {
+    make_own(own)?;
+    DIRS.iter().try_for_each(|dir| create_dir(own, &own.join(dir)).or_else(exists_is_fine))
+}
+
+/// Makes `.kvtier` itself, unless it exists.
+pub fn make_own(own: &Path) -> io::Result<()> {
+    create_dir(own, own).or_else(exists_is_fine)
+}
+
+/// Makes a directory; one below `.kvtier` for its owner alone.
+fn create_dir(own: &Path, dir: &Path) -> io::Result<()> {
+    if dir.starts_with(own) { DirBuilder::new().mode(0o700).create(dir) } else { fs::create_dir(dir) }
+}
+
 /// Makes a directory unless it exists. Answers a sentence where something else had its name.
 pub fn make_dir(own: &Path, dir: &Path) -> io::Result<Option<String>> {
-    match fs::create_dir(dir) {
+    match create_dir(own, dir) {
         Err(e) if e.kind() == Io::AlreadyExists => {}
         other => return other.map(|()| None),
     }
@@ -165,7 +199,7 @@ pub fn make_dir(own: &Path, dir: &Path) -> io::Result<Option<String>> {
         return Ok(None);
     }
     let said = put_away_because(own, dir, "was no directory")?;
-    fs::create_dir(dir).or_else(exists_is_fine)?;
+    create_dir(own, dir).or_else(exists_is_fine)?;
     Ok(Some(said))
 }
 

@@ -177,6 +177,12 @@ pub fn escape(name: &str) -> String {
     word
 }
 
+/// Reads what [`escape`] wrote.
+pub fn unescape(word: &str) -> String {
+    let plain = [("%20", " "), ("%3A", ":"), ("%0A", "\n"), ("%0D", "\r"), ("%25", "%")];
+    plain.iter().fold(word.to_owned(), |word, (escaped, plain)| word.replace(escaped, plain))
+}
+
 /// Refuses a directory that holds anything, no manifest of ours and no chunk of ours: it is somebody else's.
 pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
     let path = own.join("manifest");

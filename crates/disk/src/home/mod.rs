@@ -10,7 +10,7 @@ mod neighbours;
 pub mod quarantine;
 mod scratch;
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind as Io};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ impl Home {
             manifest::refuse_foreign(root, &own)?;
         }
         scratch::sweep(root);
-        fs::create_dir(&own).or_else(exists_is_fine).map_err(at("create", &own))?;
+        bookkeeping::make_own(&own).map_err(at("create", &own))?;
         let mut damage = bookkeeping::repair(&own).map_err(at("create", &own))?;
         // One process at a time registers or clears, so that nobody takes a corner being made for an abandoned one.
         let door = lock_door_within(&own, ENTRY_WAIT_MAX).map_err(at("lock", &own.join("door")))?;
@@ -279,7 +279,7 @@ impl Home {
         if manifest && has_corner {
             return Ok(false);
         }
-        fs::create_dir(&own).or_else(exists_is_fine)?;
+        bookkeeping::make_own(&own)?;
         bookkeeping::repair(&own)?.into_iter().for_each(|found| self.note_damage(found));
         let _door = lock_door(&own)?;
         // Another process may have been faster.

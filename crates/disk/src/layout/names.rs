@@ -77,13 +77,12 @@ impl Foreign {
             return None;
         }
         let what = format!(
-            "files of layout {} do not say whose they are, so that one tier has chunks of one namespace: this one has those of tenant \
-             {:?} (layout {}), the key is of tenant {:?} (layout {}); use another directory",
+            "files of layout {} do not say whose they are, so that one tier has chunks of one namespace: this one has those of layout {}, the \
+             key is of layout {}{}; use another directory",
             self.layout,
-            ours.tenant(),
             ours.layout(),
-            key.namespace().tenant(),
-            key.namespace().layout()
+            key.namespace().layout(),
+            if ours.tenant() == key.namespace().tenant() { "" } else { " and of another tenant" }
         );
         refused(ErrorKind::Invalid, what)
     }

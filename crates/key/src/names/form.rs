@@ -114,7 +114,7 @@ impl Form {
         let name = self.format_lossy(id)?;
         match self.read(&name) {
             Ok((back, _)) if back == *id => Ok(name),
-            _ => Err(InvalidKey::new(format!("{name:?} would not read back as the same key"))),
+            _ => Err(InvalidKey::new("its name would not read back as the same key")),
         }
     }
 

@@ -35,10 +35,10 @@ impl Tenants {
             self.most = 2 * self.ids.len();
         }
         // After four thousand million names they begin anew, past those that are in use.
-        while self.next == 0 || self.names.contains_key(&TenantId(self.next)) {
+        while self.next == 0 || self.names.contains_key(&TenantId(self.next.into())) {
             self.next = self.next.wrapping_add(1);
         }
-        let id = TenantId(self.next);
+        let id = TenantId(self.next.into());
         self.next = self.next.wrapping_add(1);
         self.ids.insert(name.into(), id);
         self.names.insert(id, name.into());

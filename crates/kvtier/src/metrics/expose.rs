@@ -94,10 +94,14 @@ fn of_tier(shown: &Shown) -> Vec<Sample> {
     all
 }
 
-/// How a tenant is called in metrics: by 8 hexadecimal digits made of its name, which may be a cache salt and is nobody's to read. Empty
-/// for nobody.
+/// How a tenant is called in metrics: by 32 hexadecimal digits of a digest of its name, which may be a cache salt and is not shown. Empty
+/// for no tenant. A tenant whose name this process did not meet (`~` and 32 digits) keeps those digits.
 pub fn tenant_label(name: &str) -> String {
-    let digits = if name.is_empty() { 0 } else { 8 };
+    let is_digest = |digits: &&str| digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if let Some(digits) = name.strip_prefix('~').filter(is_digest) {
+        return digits.to_owned();
+    }
+    let digits = if name.is_empty() { 0 } else { 32 };
     let digest = Digest::of("kvtier tenant label", name.as_bytes()).to_string();
     digest.chars().take(digits).collect()
 }
@@ -136,7 +140,7 @@ pub(super) const BESIDE: [(&str, &str, &str); 9] = [
     (
         "kvtier_tenant_used_bytes",
         "bytes",
-        "what one tenant (cache salt) has there; label `tenant`: 8 digits of a digest of its name",
+        "what one tenant (cache salt) has there; label `tenant`: 32 digits of a digest of its name",
     ),
     (
         "kvtier_cost_dollars_total",

@@ -1,11 +1,12 @@
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Key, OTHER_TENANTS};
-use kvtier_index::{Chunk, Entry, Index, Inserted, Quotas, TenantId};
+use kvtier_index::{Chunk, Entry, Index, Inserted, Quotas, TenantId, TenantKey};
 use kvtier_key::Digest;
 
+use super::tenants::Tenants;
 use super::truth::Watch;
 use crate::time::Instant;
 
@@ -13,12 +14,6 @@ use crate::time::Instant;
 const ABSENT_MAX: usize = 1 << 16;
 /// The most versions of corrupt objects remembered.
 const CORRUPT_MAX: usize = 1 << 12;
-/// The most tenants whose names are remembered.
-const TENANTS_MAX: usize = 1 << 16;
-/// So many of them must have nothing before it is looked which these are: each look at all is paid for by as many new names.
-const TENANTS_IDLE: usize = TENANTS_MAX / 16;
-/// Tenants beyond those are counted together.
-const OTHERS: TenantId = TenantId(u32::MAX);
 /// What was seen is noted in steps of this many milliseconds.
 const SEEN_STEP_MS: u64 = 16;
 
@@ -32,11 +27,7 @@ pub struct Books {
     corrupt: HashMap<Digest, Box<str>>,
     /// Names that do not follow from the digest.
     names: HashMap<Digest, Arc<str>>,
-    tenants: HashMap<TenantId, String>,
-    /// Those of them who were met here, and whose names are to be written.
-    met: BTreeSet<TenantId>,
-    /// How much single tenants may have, and every other, in bytes.
-    limits: (HashMap<TenantId, u64>, Option<u64>),
+    pub tenants: Tenants,
     /// What changed while a listing runs, whose pages may be older.
     pub watch: Watch,
     /// Whether the whole bucket was listed once.
@@ -80,9 +71,7 @@ impl Books {
             absent: HashMap::new(),
             corrupt: HashMap::new(),
             names: HashMap::new(),
-            tenants: HashMap::new(),
-            met: BTreeSet::new(),
-            limits: Default::default(),
+            tenants: Tenants::default(),
             watch: Watch::default(),
             listed: false,
             fresh_hit_max,
@@ -126,50 +115,20 @@ impl Books {
         Chunk::new(*key.digest(), len, len).with_tenant(tenant).with_place(place)
     }
 
-    /// The number of a tenant.
+    /// The identity of a tenant; that of none until the bucket's key is known.
     pub fn tenant(&mut self, name: &str) -> TenantId {
-        if name.is_empty() {
-            return TenantId(0);
-        }
-        let digest = Digest::of("kvtier tenant", name.as_bytes());
-        let [a, b, c, d, ..] = *digest.as_bytes();
-        let mut id = TenantId(u32::from_le_bytes([a, b, c, d]).clamp(1, OTHERS.0 - 1));
-        // Of two names with one number the second takes the next. Nodes that met them in another order count these two otherwise.
-        while let Some(known) = self.tenants.get(&id) {
-            if known == name {
-                // Whoever has nothing for long loses the name in the bucket.
-                if self.index.tenant_usage(id).entries == 0 {
-                    self.meet(id);
-                }
-                return id;
-            }
-            id = TenantId(id.0 % (OTHERS.0 - 1) + 1);
-        }
-        if !self.note_tenant(id, name) {
-            return OTHERS;
-        }
-        self.meet(id);
-        id
+        self.tenants.id(name)
     }
 
-    /// The name of a tenant is to be written.
-    pub fn meet(&mut self, id: TenantId) {
-        self.met.insert(id);
+    /// Remembers the names of the tenants of these keys; runs of one tenant are looked at once.
+    pub fn meet(&mut self, keys: &[Key]) {
+        let same = |a: &Key, b: &Key| a.namespace().tenant() == b.namespace().tenant();
+        keys.chunk_by(same).for_each(|run| _ = self.tenant(run[0].namespace().tenant()));
     }
 
-    /// At most so many tenants whose names are to be written and who have something in the bucket.
-    pub fn take_met(&mut self, count: usize) -> Vec<(TenantId, String)> {
-        let (index, names) = (&self.index, &self.tenants);
-        self.met.retain(|id| names.contains_key(id));
-        let due = self.met.extract_if(.., |id| index.tenant_usage(*id).entries > 0);
-        due.take(count).filter_map(|id| Some((id, names.get(&id)?.clone()))).collect()
-    }
-
-    /// At most so many tenants that have something in the bucket and no name, of those that are wanted.
-    pub fn nameless(&self, is_wanted: impl Fn(TenantId) -> bool, count: usize) -> Vec<TenantId> {
-        let is_one =
-            |id: &TenantId| !matches!(*id, TenantId(0) | OTHERS) && !self.tenants.contains_key(id) && is_wanted(*id);
-        self.index.tenants().map(|(id, _)| id).filter(is_one).take(count).collect()
+    /// The key of the bucket's tenants is this one from now on.
+    pub fn set_tenant_key(&mut self, key: TenantKey) {
+        self.tenants.set_key(key, &mut self.index);
     }
 
     /// Limits what tenants may have.
@@ -181,62 +140,28 @@ impl Books {
 
     /// Limits what one tenant may have, or all others.
     pub fn limit_one(&mut self, name: &str, bytes: Option<u64>) {
-        if name == OTHER_TENANTS {
-            self.limits.1 = bytes;
-            return self.index.set_quota_of_others(bytes);
-        }
-        let tenant = self.tenant(name);
-        match bytes {
-            Some(bytes) => self.limits.0.insert(tenant, bytes),
-            None => self.limits.0.remove(&tenant),
-        };
-        self.index.set_quota(tenant, bytes);
+        self.tenants.limit(name, bytes, &mut self.index);
     }
 
     /// How much a tenant may have, in bytes. Whose chunks nobody knows is none of the others.
     pub fn limit_of(&self, tenant: TenantId) -> Option<u64> {
-        self.limits.0.get(&tenant).copied().or(self.limits.1.filter(|_| tenant != TenantId(0)))
+        self.tenants.limit_of(tenant)
     }
 
-    /// The tenants that have something in the bucket and whose names are known, those with the most bytes first.
-    pub fn tenants(&self) -> impl Iterator<Item = (TenantId, String)> + '_ {
-        let bytes = |id: &TenantId| self.index.tenant_usage(*id).bytes;
-        let known = self.index.tenants().map(|(id, _)| id).filter(|id| self.tenants.contains_key(id));
-        let mut known: Vec<TenantId> = known.collect();
-        known.sort_unstable_by_key(|id| (std::cmp::Reverse(bytes(id)), id.0));
-        known.into_iter().map(move |id| (id, self.tenant_name(id)))
-    }
-
-    /// Remembers what a tenant is called; `false` when there are too many that have something in the bucket.
-    pub fn note_tenant(&mut self, id: TenantId, name: &str) -> bool {
-        if self.tenants.contains_key(&id) {
-            return true;
+    /// A chunk whose tenant is not known, or was said to be another, is its key's tenant's.
+    pub fn adopt(&mut self, key: &Key) {
+        if key.namespace().tenant().is_empty() {
+            return;
         }
-        if self.tenants.len() >= TENANTS_MAX {
-            self.forget_idle_tenants();
-        }
-        let noted = self.tenants.len() < TENANTS_MAX;
-        if noted {
-            self.tenants.insert(id, name.to_owned());
-        }
-        noted
-    }
-
-    /// Forgets who has neither a chunk nor a limit, if these are many.
-    fn forget_idle_tenants(&mut self) {
-        let busy = self.index.tenants().len() + self.limits.0.len();
-        if self.tenants.len().saturating_sub(busy) >= TENANTS_IDLE {
-            let (index, limits) = (&self.index, &self.limits.0);
-            self.tenants.retain(|id, _| index.tenant_usage(*id).entries > 0 || limits.contains_key(id));
+        let tenant = self.tenant(key.namespace().tenant());
+        let known = self.index.known(key.digest()).map(|known| known.chunk);
+        if let Some(chunk) = known.filter(|known| known.tenant != tenant && tenant != TenantId::NONE) {
+            let _ = self.index.insert(chunk.with_tenant(tenant));
         }
     }
 
     pub fn tenant_name(&self, id: TenantId) -> String {
-        match self.tenants.get(&id) {
-            Some(name) => name.clone(),
-            None if id == TenantId(0) => String::new(),
-            None => "(others)".to_owned(),
-        }
+        self.tenants.name(id)
     }
 
     /// The chunk was seen just now.
@@ -401,59 +326,5 @@ mod tests {
         books.note_name(&a.digest, "m@1");
         books.forget(&a.digest).unwrap();
         assert_eq!(books.names_len(), 0);
-    }
-
-    #[test]
-    fn tenants_with_one_number_are_told_apart_and_there_are_not_too_many() {
-        let mut books = books();
-        let number = |name: &str| {
-            let [a, b, c, d, ..] = *Digest::of("kvtier tenant", name.as_bytes()).as_bytes();
-            u32::from_le_bytes([a, b, c, d])
-        };
-        let mut met: HashMap<u32, String> = HashMap::new();
-        let (one, other) = (0..)
-            .find_map(|n| {
-                let name = format!("t{n}");
-                met.insert(number(&name), name.clone()).map(|one| (one, name))
-            })
-            .unwrap();
-        let (a, b) = (books.tenant(&one), books.tenant(&other));
-        assert_ne!(a, b);
-        assert_eq!((books.tenant(&one), books.tenant(&other)), (a, b));
-        assert_eq!((books.tenant_name(a), books.tenant_name(b)), (one, other));
-        for n in 0..TENANTS_MAX as u32 + 10 {
-            let tenant = books.tenant(&format!("tenant {n}"));
-            let _ = books.hear_of(chunk(n).with_tenant(tenant));
-        }
-        assert_eq!(books.tenants.len(), TENANTS_MAX);
-        assert_eq!(
-            books.tenant_name(books.index.get(&chunk(TENANTS_MAX as u32 + 9).digest).unwrap().chunk.tenant),
-            "(others)"
-        );
-        let mut forgotten = 0;
-        while books.tenant(&format!("more {forgotten}")) == OTHERS {
-            books.forget(&chunk(forgotten).digest).unwrap();
-            forgotten += 1;
-        }
-        // The first two have nothing either.
-        let room = TENANTS_MAX - books.tenants.len() + 1;
-        assert!(forgotten as usize <= TENANTS_IDLE + 1 && room >= TENANTS_IDLE, "{forgotten}, {room}: they go at once");
-        books.limit_one("limited", Some(1));
-        (0..10).for_each(|n| assert!(books.forget(&chunk(forgotten + n).digest).is_some()));
-        (0..room).for_each(|n| _ = books.tenant(&format!("idle {n}")));
-        assert!(books.tenants.len() < TENANTS_MAX && books.tenants.values().any(|name| name == "limited"));
-    }
-
-    #[test]
-    fn the_tenants_that_are_noted_have_something_and_the_largest_come_first() {
-        let mut books = books();
-        let [_, small, large, _] = ["none", "small", "large", "gone"].map(|name| books.tenant(name));
-        for n in 0..3 {
-            let _ = books.hear_of(chunk(n).with_tenant(if n == 0 { small } else { large }));
-        }
-        // One whose name nobody told.
-        let _ = books.hear_of(chunk(9).with_tenant(TenantId(7)));
-        let noted: Vec<(TenantId, String)> = books.tenants().collect();
-        assert_eq!(noted, [(large, "large".to_owned()), (small, "small".to_owned())]);
     }
 }

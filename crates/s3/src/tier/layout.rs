@@ -53,6 +53,12 @@ impl Names {
         self.is_own() || self.namespace.get().is_some()
     }
 
+    /// Whether what names tell of a chunk is of a tenant, or may be.
+    pub fn has_tenants(&self) -> bool {
+        let is_of_one = |ns: &Arc<Namespace>| ns.has_salts_as_tenants() || !ns.tenant().is_empty();
+        !self.is_own() && self.namespace.get().is_some_and(is_of_one)
+    }
+
     /// The name of the key's object. Errors: a key that this layout cannot spell, or of another namespace than the rest.
     pub fn of(&self, key: &Key) -> Result<String, Error> {
         let spelled = match (self.layout, key.id()) {
@@ -188,10 +194,11 @@ impl Names {
         }
         let what = format!(
             "objects of layout {} do not say whose they are, so that one tier has chunks of one namespace: this one has those of \
-             tenant {:?}, the key is of tenant {:?} or of another layout; use another prefix",
+             layout {}, the key is of layout {}{}; use another prefix",
             self.layout,
-            ours.tenant(),
-            key.namespace().tenant()
+            ours.layout(),
+            key.namespace().layout(),
+            if ours.tenant() == key.namespace().tenant() { "" } else { " and of another tenant" }
         );
         Err(Error::new(ErrorKind::Invalid, what).with_key(*key.digest()))
     }

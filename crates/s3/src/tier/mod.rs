@@ -17,6 +17,7 @@ mod room;
 mod save;
 mod shared;
 mod spelled;
+mod tenants;
 mod together;
 mod told;
 mod truth;
@@ -208,6 +209,7 @@ impl Tier for S3Tier {
         if keys.len() > 1 {
             self.shared.books().index.learn_order(&keys);
         }
+        self.shared.books().meet(&keys);
         match lookup::from_memory(&self.shared, &keys, (mode, hold)) {
             Some(answer) => Ticket::now(answer),
             None => {
@@ -231,6 +233,7 @@ impl Tier for S3Tier {
         self.clock.at(ctx.deadline, &batch.expiry());
         // Together and before the answers: the head of a chain is to stay longer than its tail.
         let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
+        ops.iter().for_each(|op| self.shared.books().adopt(&op.key));
         self.shared.used(&chain, &ctx.hint);
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op);

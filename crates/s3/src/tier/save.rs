@@ -17,6 +17,7 @@ use super::room::{Room, claim};
 use super::shared::{Shared, enter};
 use super::together::{Announced, Place, Together};
 use super::told::{meta, told};
+use super::truth::wait_for_tenant_key;
 use crate::learned::Support;
 use crate::time::Instant;
 use crate::{Checksum, Client, Conditional, Provider, Put, Stored};
@@ -136,7 +137,9 @@ async fn room<'a>(
     if is_present(shared, digest, len, of_many) {
         return Ok(Err(Saved::Present));
     }
-    let tenant = shared.books().tenant(op.key.namespace().tenant());
+    let tenant = op.key.namespace().tenant();
+    wait_for_tenant_key(shared, tenant, until).await;
+    let tenant = shared.books().tenant(tenant);
     let want = Want::new(len).with_place(announced.place()).with_tenant(tenant).with_digest(digest);
     place.turn().await;
     let claimed = claim(shared, &want, until).await;

@@ -143,6 +143,7 @@ impl Shared {
             add(&self.counters.discovered, 1);
             self.listeners.note(Event::Stored { key: *digest, len: sight.len });
         }
+        books.adopt(sight.key);
         self.note(&mut books, sight.key, sight.name);
         // What belongs to it may be gone.
         let whole = !books.index.is_hidden(digest);

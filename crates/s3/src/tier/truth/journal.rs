@@ -16,8 +16,8 @@ const SHED: usize = WAITING_MAX / 4;
 const STEP_MS: u64 = 250;
 /// An object tells at most so many times apart: when it could not be written for long, steps are made longer.
 const TIMES_MAX: usize = 1 << 14;
-/// A journal object is never longer: 65,536 records of at most 65 bytes, and the heads of their frames.
-pub const OBJECT_BYTES_MAX: usize = 5 << 20;
+/// A journal object is never longer: 65,536 records of at most 77 bytes, and the heads of their frames.
+pub const OBJECT_BYTES_MAX: usize = 6 << 20;
 /// The most objects of one node that wait to be merged; beyond, the oldest is deleted.
 pub const OBJECTS_MAX: usize = 64;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::merge::{self, Merger};
-use super::tenants::{self, Nameless};
+use super::tenant_key;
 use super::{ANY, Evictor, FIRST, bytes, caveats, holder, snapshot, sweep, uploads};
 use crate::Put;
 use crate::tier::counters::add;
@@ -101,13 +101,10 @@ fn told(shared: &Shared, what: &'static str, done: crate::Result<()>) -> bool {
     done.map_err(|e| drop(shared.error(what, None, e))).is_ok()
 }
 
-/// Writes what was noted since the last time; before that, what the tenants are called whose chunks it tells of.
+/// Writes what was noted since the last time.
 async fn flush(shared: &Shared) -> crate::Result<()> {
     let truth = &shared.truth;
     let taken = truth.journal.take();
-    if shared.names.is_own() {
-        told(shared, "tenants", tenants::write(shared).await);
-    }
     let Some((number, records)) = taken else { return Ok(()) };
     let bytes = truth.journal.encode(truth.server_ms(&shared.client), &records);
     let name = truth.paths.journal(&truth.node, number);
@@ -125,7 +122,6 @@ async fn flush(shared: &Shared) -> crate::Result<()> {
 struct Keeper {
     shared: Arc<Shared>,
     merger: Merger,
-    nameless: Nameless,
     /// When the last snapshot was taken, and of how many records it knew.
     snapshot: (Instant, u64),
     /// How many records of others were merged.
@@ -139,6 +135,8 @@ struct Keeper {
     /// Whom this node follows, whom it followed before, and for how many looks more at that one's journal.
     follows: Option<String>,
     followed: Option<(String, u32)>,
+    /// The snapshot that was read is of an earlier build, which wrote the names of tenants into it.
+    names_tenants: bool,
 }
 
 impl Keeper {
@@ -146,7 +144,6 @@ impl Keeper {
         let snapshot = (Instant::now(), 0);
         Keeper {
             merger: Merger::default(),
-            nameless: Nameless::default(),
             snapshot,
             merged: 0,
             known_ms: None,
@@ -154,6 +151,7 @@ impl Keeper {
             failed: 0,
             follows: None,
             followed: None,
+            names_tenants: false,
             shared,
         }
     }
@@ -167,7 +165,6 @@ impl Keeper {
         }
         let journals = self.shared.truth.paths.journals();
         self.merge(&journals).await;
-        told(&self.shared, "tenants", self.nameless.ask(&self.shared).await);
     }
 
     /// Reads the first snapshot, unless that is done; `false` when it is to be tried again.
@@ -177,7 +174,10 @@ impl Keeper {
             return true;
         }
         match snapshot::read(&shared, self.known_ms, self.merger.heard()).await {
-            Ok(known_ms) => self.known_ms = known_ms,
+            Ok(read) => {
+                (self.known_ms, self.names_tenants) =
+                    (read.map(|read| read.at_ms), read.is_some_and(|read| read.names_tenants));
+            }
             // Where it is given up, the listing tells all but the order of use.
             Err(e) => {
                 let again = self.tries_again(&e);
@@ -223,7 +223,9 @@ impl Keeper {
     /// The last snapshot and all journals; the order is that of the snapshot, and on top of it all use since that is known.
     async fn read_again(&mut self) -> crate::Result<()> {
         let shared = Arc::clone(&self.shared);
-        let read_ms = snapshot::read(&shared, self.known_ms, self.merger.heard()).await?;
+        let read = snapshot::read(&shared, self.known_ms, self.merger.heard()).await?;
+        self.names_tenants |= read.is_some_and(|read| read.names_tenants);
+        let read_ms = read.map(|read| read.at_ms);
         self.merge(&shared.truth.paths.journals()).await;
         if let Some(at_ms) = read_ms.filter(|_| read_ms != self.known_ms) {
             // Its writer had not heard of what nodes had not written yet.
@@ -251,11 +253,14 @@ impl Keeper {
             self.merge(&directory).await;
             self.hear_out().await;
             self.merger.ask(&shared).await;
-            told(&shared, "tenants", self.nameless.ask(&shared).await);
         }
         // One whose order is not known is not written over.
         if leads && caught_up && self.is_snapshot_due() {
             told(&shared, "snapshot", self.snapshot().await);
+        }
+        if leads && shared.truth.may_name_tenants.load(Ordering::Relaxed) {
+            let removed = told(&shared, "tenants", tenant_key::remove_names(&shared).await);
+            shared.truth.may_name_tenants.store(!removed, Ordering::Relaxed);
         }
     }
 
@@ -288,7 +293,10 @@ impl Keeper {
 
     fn is_snapshot_due(&self) -> bool {
         let new = self.known() - self.snapshot.1;
-        new >= SNAPSHOT_RECORDS || (new > 0 && self.snapshot.0.elapsed() >= self.shared.truth.config.snapshot_every)
+        // One of an earlier build has the names of tenants in it.
+        self.names_tenants
+            || new >= SNAPSHOT_RECORDS
+            || (new > 0 && self.snapshot.0.elapsed() >= self.shared.truth.config.snapshot_every)
     }
 
     /// Writes the index, and deletes the journals that are in it.
@@ -303,6 +311,7 @@ impl Keeper {
         for some in self.merger.superfluous(&own, age_s).chunks(1000) {
             shared.client.delete_many(some).await?;
         }
-        tenants::tidy(&shared).await
+        self.names_tenants = false;
+        Ok(())
     }
 }

@@ -2,25 +2,24 @@
 //!
 //! ```text
 //! kvtier bucket snapshot
-//! format: 1
+//! format: 2
 //! layout: kvtier
 //! at: 1763726400000
 //! part: 0000019aa5d3b400-0000 65536
-//! tenant: 3735928559 acme%20corp
 //! crc: 1a2b3c4d
 //! ```
+//!
+//! Format 1 had lines of tenants and their names besides, which are not read.
 
-use kvtier_index::TenantId;
 use kvtier_key::BlockSums;
 
 const TITLE: &str = "kvtier bucket snapshot";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+const FORMAT_1: u32 = 1;
 /// A manifest that is longer is not read, by older builds neither.
 pub const BYTES_MAX: usize = 4 << 20;
-/// One with more parts is not written, nor one with more tenants.
+/// One with more parts is not written.
 pub const LINES_MAX: usize = 1 << 16;
-/// Bytes of the line that closes it.
-const CRC_BYTES: usize = "crc: 01234567\n".len();
 
 /// A snapshot of the index: its parts, the most recent chunks first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -30,8 +29,6 @@ pub struct Manifest {
     pub at_ms: u64,
     /// The names of the parts, and how many chunks each has.
     pub parts: Vec<(String, usize)>,
-    /// The names of tenants, those that matter most first: as many are written as are read.
-    pub tenants: Vec<(TenantId, String)>,
 }
 
 /// Why a manifest is not followed.
@@ -61,13 +58,6 @@ impl Manifest {
         for (name, chunks) in &self.parts {
             text.push_str(&format!("part: {name} {chunks}\n"));
         }
-        for (id, name) in &self.tenants {
-            let line = format!("tenant: {} {}\n", id.0, quote(name));
-            // Another that is shorter may still fit.
-            if text.len() + line.len() + CRC_BYTES <= BYTES_MAX {
-                text.push_str(&line);
-            }
-        }
         text.push_str(&format!("crc: {:08x}\n", crc(&text)));
         text.into_bytes()
     }
@@ -78,7 +68,7 @@ impl Manifest {
         let rest = text.strip_prefix(TITLE).and_then(|rest| rest.strip_prefix('\n')).ok_or(Unread::Foreign)?;
         let version = rest.lines().next().and_then(|line| line.strip_prefix("format: "));
         match version.and_then(|version| version.parse().ok()) {
-            Some(FORMAT) => {}
+            Some(FORMAT | FORMAT_1) => {}
             Some(version) => return Err(Unread::Version(version)),
             None => return Err(Unread::Damaged),
         }
@@ -97,9 +87,6 @@ impl Manifest {
             ("layout", _) => value.clone_into(&mut self.layout),
             ("at", _) => self.at_ms = value.parse().unwrap_or(0),
             ("part", Some((part, chunks))) => self.parts.extend(chunks.parse().ok().map(|n| (part.to_owned(), n))),
-            ("tenant", Some((id, name))) => {
-                self.tenants.extend(id.parse().ok().zip(unquote(name)).map(|(id, name)| (TenantId(id), name)));
-            }
             _ => {}
         }
         self
@@ -110,28 +97,9 @@ fn crc(text: &str) -> u32 {
     BlockSums::of(text.as_bytes()).whole()
 }
 
-/// Spells what would end a line or a word.
-fn quote(text: &str) -> String {
-    let odd = |char: char| char == '%' || char.is_whitespace() || char.is_control();
-    text.chars().map(|char| if odd(char) { escaped(char) } else { char.to_string() }).collect()
-}
-
-fn escaped(char: char) -> String {
-    char.to_string().bytes().map(|byte| format!("%{byte:02X}")).collect()
-}
-
-fn unquote(text: &str) -> Option<String> {
-    let (mut out, mut bytes) = (Vec::with_capacity(text.len()), text.bytes());
-    while let Some(byte) = bytes.next() {
-        out.push(match byte {
-            b'%' => {
-                let mut digit = || char::from(bytes.next()?).to_digit(16);
-                (digit()? * 16 + digit()?) as u8
-            }
-            other => other,
-        });
-    }
-    String::from_utf8(out).ok()
+/// Whether a manifest that can be read is of an earlier build, which wrote the names of tenants into it.
+pub fn names_tenants(bytes: &[u8]) -> bool {
+    bytes.strip_prefix(TITLE.as_bytes()).is_some_and(|rest| rest.starts_with(b"\nformat: 1\n"))
 }
 
 #[cfg(test)]
@@ -143,29 +111,28 @@ mod tests {
             layout: "kvtier".into(),
             at_ms: 1_763_726_400_000,
             parts: vec![("0000019aa5d3b400-0000".into(), 65_536), ("0000019aa5d3b400-0001".into(), 12)],
-            tenants: vec![(TenantId(3_735_928_559), "acme corp\n%".into()), (TenantId(7), "b".into())],
         }
     }
 
     #[test]
-    fn version_one_is_this() {
-        let golden = include_bytes!("golden/snapshot-manifest-v1.txt");
+    fn version_two_is_this_and_version_one_is_read_without_its_names() {
+        let golden = include_bytes!("golden/snapshot-manifest-v2.txt");
         assert_eq!(String::from_utf8_lossy(&sample().encode()), String::from_utf8_lossy(golden));
         assert_eq!(Manifest::decode(golden), Ok(sample()));
+        let before = include_bytes!("golden/snapshot-manifest-v1.txt");
+        assert_eq!(Manifest::decode(before), Ok(sample()));
+        assert!(names_tenants(before) && !names_tenants(golden));
     }
 
     #[test]
-    fn one_with_the_most_parts_and_tenants_is_as_long_as_is_read_at_most() {
+    fn one_with_the_most_parts_is_no_longer_than_is_read() {
         let part = |n: usize| (format!("{:016x}-{n:04x}", u64::MAX), 65_536);
-        let tenant = |n: usize| (TenantId(u32::MAX - n as u32), format!("{n} {}", "long".repeat(10)));
         let parts = (0..LINES_MAX).map(part).collect();
-        let tenants = (0..LINES_MAX).map(tenant).collect();
-        let full = Manifest { parts, tenants, ..sample() };
+        let full = Manifest { parts, ..sample() };
         let bytes = full.encode();
-        assert!((BYTES_MAX - 100..=BYTES_MAX).contains(&bytes.len()), "{} bytes", bytes.len());
+        assert!(bytes.len() <= BYTES_MAX, "{} bytes", bytes.len());
         let read = Manifest::decode(&bytes).unwrap();
         assert_eq!(read.parts, full.parts, "no part is left out");
-        assert!(read.tenants.len() > 10_000 && full.tenants.starts_with(&read.tenants), "the first tenants");
     }
 
     #[test]
@@ -179,8 +146,8 @@ mod tests {
             bad[at] ^= 0x20;
             assert!(Manifest::decode(&bad).is_err(), "byte {at}");
         }
-        let newer = String::from_utf8(good).unwrap().replace("format: 1", "format: 2");
-        assert_eq!(Manifest::decode(newer.as_bytes()), Err(Unread::Version(2)));
+        let newer = String::from_utf8(good).unwrap().replace("format: 2", "format: 3");
+        assert_eq!(Manifest::decode(newer.as_bytes()), Err(Unread::Version(3)));
         for foreign in [&b""[..], b"hello", b"\xff\xfe", b"kvtier bucket snapshotx"] {
             assert_eq!(Manifest::decode(foreign), Err(Unread::Foreign));
         }

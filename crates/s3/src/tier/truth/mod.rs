@@ -20,7 +20,7 @@ mod paths;
 mod round;
 mod snapshot;
 mod sweep;
-mod tenants;
+mod tenant_key;
 mod uploads;
 mod watch;
 mod when;
@@ -37,6 +37,7 @@ use tokio::sync::Notify;
 
 pub use config::{Evictor, TruthConfig};
 pub use last_uses::{BucketUses, last_uses};
+pub use tenant_key::wait as wait_for_tenant_key;
 pub use watch::Watch;
 
 use super::TierConfig;
@@ -78,6 +79,10 @@ pub struct Truth {
     caught_up: AtomicU64,
     /// Told when the lease became ours.
     took_over: Notify,
+    /// Notified when the key of tenants is known, or another one.
+    key_known: Notify,
+    /// Objects of an earlier build that name tenants may be there.
+    may_name_tenants: AtomicBool,
 }
 
 /// The first of all epochs: nobody evicted before.
@@ -118,6 +123,8 @@ impl Truth {
             listed_ms: AtomicI64::new(i64::MIN),
             caught_up: AtomicU64::new(FIRST),
             took_over: Notify::new(),
+            key_known: Notify::new(),
+            may_name_tenants: AtomicBool::new(true),
         }
     }
 
@@ -218,6 +225,7 @@ impl Truth {
 pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
     runtime.spawn(keeper::keep(Arc::clone(shared)));
     runtime.spawn(keeper::look_around(Arc::clone(shared)));
+    runtime.spawn(tenant_key::keep(Arc::clone(shared)));
     if shared.truth.capped && shared.truth.config.evictor == Evictor::Lease {
         runtime.spawn(holder::compete(Arc::clone(shared)));
     }

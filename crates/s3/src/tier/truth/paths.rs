@@ -1,5 +1,3 @@
-use kvtier_index::TenantId;
-
 /// The names of a tier's own objects, all below `.kvtier/` under its prefix. Every directory ends in a slash, as S3 Express wants it.
 #[derive(Clone, Debug)]
 pub struct Paths {
@@ -53,20 +51,14 @@ impl Paths {
         format!("{}current", self.snapshots())
     }
 
-    pub fn tenants(&self) -> String {
+    /// The key that makes tenants of names.
+    pub fn tenant_key(&self) -> String {
+        format!("{}tenant-key", self.own)
+    }
+
+    /// Where earlier builds wrote what tenants are called.
+    pub fn tenant_names(&self) -> String {
         format!("{}tenant/", self.own)
-    }
-
-    /// What a tenant is called.
-    pub fn tenant(&self, id: TenantId) -> String {
-        format!("{}{:08x}", self.tenants(), id.0)
-    }
-
-    /// Which tenant's object it is.
-    pub fn tenant_of(&self, name: &str) -> Option<TenantId> {
-        let digits = name.strip_prefix(&self.tenants())?;
-        let id = TenantId(u32::from_str_radix(digits, 16).ok()?);
-        (self.tenant(id) == name).then_some(id)
     }
 
     pub fn part(&self, part: &str) -> String {
@@ -79,11 +71,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn epochs_and_tenants_read_back_and_nothing_else_does() {
+    fn epochs_read_back_and_nothing_else_does() {
         let paths = Paths::under("kv/");
-        assert_eq!(paths.tenant(TenantId(255)), "kv/.kvtier/tenant/000000ff");
-        assert_eq!(paths.tenant_of(&paths.tenant(TenantId(u32::MAX))), Some(TenantId(u32::MAX)));
-        assert_eq!(paths.tenant_of("kv/.kvtier/tenant/ff"), None);
         assert_eq!(paths.lease(255), "kv/.kvtier/lease/00000000000000ff");
         assert_eq!(paths.epoch(&paths.lease(u64::MAX)), Some(u64::MAX));
         for odd in ["kv/.kvtier/lease/ff", "kv/.kvtier/lease/00000000000000FF", "kv/.kvtier/lease/x", "ff", ""] {

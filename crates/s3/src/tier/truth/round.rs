@@ -149,7 +149,7 @@ mod tests {
     }
 
     fn listed(n: u32, modified: i64) -> Listed {
-        Listed { digest: digest(n), len: 10, modified, tenant: TenantId(0) }
+        Listed { digest: digest(n), len: 10, modified, tenant: TenantId::NONE }
     }
 
     fn know(index: &mut Index, n: u32) {

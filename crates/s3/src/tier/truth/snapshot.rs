@@ -20,10 +20,10 @@ use crate::tier::books::Books;
 use crate::tier::counters::add;
 use crate::tier::shared::Shared;
 
-/// A part has at most so many chunks: 4 MiB.
+/// A part has at most so many chunks, in 4 MiB.
 const PART_CHUNKS: usize = 4 * FRAME_CHUNKS_MAX;
 /// A part is never longer.
-pub const PART_BYTES_MAX: usize = PART_CHUNKS * 64 + 4096;
+pub const PART_BYTES_MAX: usize = 5 << 20;
 /// How many parts are on their way at a time while a snapshot is read.
 const AHEAD: usize = 4;
 
@@ -35,7 +35,6 @@ pub async fn write(shared: &Shared) -> crate::Result<Option<u64>> {
     let mut order = shared.books().index.order();
     order.reverse();
     let mut manifest = Manifest { layout: shared.layout.name().to_owned(), at_ms, ..Manifest::default() };
-    manifest.tenants = shared.books().tenants().take(manifest::LINES_MAX).collect();
     for (number, slots) in order.chunks(PART_CHUNKS).take(manifest::LINES_MAX).enumerate() {
         let (mut writer, mut part, mut count) = (Writer::new(at_ms), Vec::new(), 0);
         for some in slots.chunks(SOME) {
@@ -76,7 +75,7 @@ async fn tidy(shared: &Shared, manifest: &Manifest) -> crate::Result<()> {
 
 /// Enters what the last snapshot tells, unless it is the one taken at `known_ms`: its order is that of the index then, and what was there and
 /// is not in it comes behind, as it was. Answers when it was taken; `None` when there is none, or none that can be read, which is said.
-pub async fn read(shared: &Arc<Shared>, known_ms: Option<u64>, heard: &Heard) -> crate::Result<Option<u64>> {
+pub async fn read(shared: &Arc<Shared>, known_ms: Option<u64>, heard: &Heard) -> crate::Result<Option<Read>> {
     for _ in 0..2 {
         let Some(bytes) = bytes::get(&shared.client, &shared.truth.paths.snapshot(), manifest::BYTES_MAX).await? else {
             return Ok(None);
@@ -86,11 +85,9 @@ pub async fn read(shared: &Arc<Shared>, known_ms: Option<u64>, heard: &Heard) ->
             Ok(manifest) => return Ok(ignored(shared, format!("it is of layout {}", manifest.layout))),
             Err(why) => return Ok(ignored(shared, why.to_string())),
         };
+        let read = Read { at_ms: manifest.at_ms, names_tenants: manifest::names_tenants(&bytes) };
         if known_ms == Some(manifest.at_ms) {
-            return Ok(known_ms);
-        }
-        for (id, name) in &manifest.tenants {
-            shared.books().note_tenant(*id, name);
+            return Ok(Some(read));
         }
         let before = shared.books().index.order();
         let mut base = Base { heard, taken: taken(shared, &manifest), slots: Slots::default() };
@@ -100,7 +97,7 @@ pub async fn read(shared: &Arc<Shared>, known_ms: Option<u64>, heard: &Heard) ->
         let stays: Vec<u32> = before.into_iter().filter(|slot| !is_whole || !base.slots.has(*slot)).collect();
         stays.chunks(SOME).for_each(|slots| make_recent(&mut shared.books().index, slots));
         match entered? {
-            Ok(()) => return Ok(Some(manifest.at_ms)),
+            Ok(()) => return Ok(Some(read)),
             // A newer one took its place while it was read, and its parts are gone.
             Err(Missing) => continue,
         }
@@ -108,12 +105,21 @@ pub async fn read(shared: &Arc<Shared>, known_ms: Option<u64>, heard: &Heard) ->
     Ok(ignored(shared, "parts of it are missing".into()))
 }
 
-fn ignored(shared: &Shared, why: String) -> Option<u64> {
+fn ignored(shared: &Shared, why: String) -> Option<Read> {
     let what = format!(
         "the snapshot of the index in the bucket was ignored: {why}; the listing tells all but the order of use"
     );
     shared.truth.told().snapshot = Some(what);
     None
+}
+
+/// A snapshot that was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    /// When it was taken, Unix time in milliseconds by the store's clock.
+    pub at_ms: u64,
+    /// It has the names of tenants in it, as earlier builds wrote them.
+    pub names_tenants: bool,
 }
 
 /// A part is not there.
@@ -183,7 +189,7 @@ impl Base<'_> {
 
 /// What is known of a chunk, with whose it is and where in its chain as a snapshot tells, where nobody else did.
 fn completed(mut known: Chunk, told: &Chunk) -> Chunk {
-    if known.tenant == TenantId(0) {
+    if known.tenant == TenantId::NONE {
         known.tenant = told.tenant;
     }
     if known.parent.is_none() && known.depth == 0 {

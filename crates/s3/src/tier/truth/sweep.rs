@@ -9,6 +9,7 @@ use kvtier_index::{Cursor, TenantId};
 use tokio::task::JoinSet;
 
 use super::round::{Listed, Round, SOME, make_recent};
+use super::tenant_key::wait as wait_for_tenant_key;
 use crate::tier::counters::add;
 use crate::tier::shared::Shared;
 use crate::time::Instant;
@@ -18,11 +19,16 @@ use crate::{Entry, List, Page};
 const WIDTH: usize = 16;
 /// How long to wait after a listing that failed.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long a listing waits for the key of tenants.
+const KEY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Some stores list only later what was written a moment ago.
 const LAG_MS: u64 = 5000;
 
 /// One listing of the whole bucket. What was listed before of it was read from a snapshot taken at `known_ms` (Unix time).
 pub async fn sweep(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bool {
+    // Where names of objects spell salts that are tenants, their identities are to be known before they are counted.
+    let tenant = if shared.names.has_tenants() { "of a name" } else { "" };
+    wait_for_tenant_key(shared, tenant, Instant::now() + KEY_WAIT_MAX).await;
     shared.books().watch.begin();
     let sweep = Sweep {
         shared: Arc::clone(shared),
@@ -202,7 +208,7 @@ impl Sweep {
 /// The chunk that an object is. Whose it is, names of LMCache's layouts tell.
 fn listed(shared: &Shared, entry: &Entry) -> Option<Listed> {
     let (digest, tenant) = match shared.names.is_own() {
-        true => (shared.names.digest(&entry.key)?, TenantId(0)),
+        true => (shared.names.digest(&entry.key)?, TenantId::NONE),
         false => {
             let key = shared.names.key(&entry.key)?;
             (*key.digest(), shared.books().tenant(key.namespace().tenant()))

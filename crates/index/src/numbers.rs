@@ -1,0 +1,97 @@
+use hashbrown::HashMap;
+
+use crate::TenantId;
+
+/// The numbers of tenants within one index: a slot and a policy have 4 bytes for a tenant, whose identity has 16. A number is given to another
+/// tenant once no slot has it.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    of: HashMap<TenantId, u32>,
+    all: Vec<Numbered>,
+    vacant: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Numbered {
+    tenant: TenantId,
+    slots: u32,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        // Number 0 is always that of no tenant.
+        let none = Numbered { tenant: TenantId::NONE, slots: 0 };
+        Numbers { of: HashMap::new(), all: vec![none], vacant: Vec::new() }
+    }
+}
+
+impl Numbers {
+    /// The number of a tenant, for one slot more.
+    pub fn take(&mut self, tenant: TenantId) -> u32 {
+        if tenant == TenantId::NONE {
+            return 0;
+        }
+        let (all, vacant) = (&mut self.all, &mut self.vacant);
+        let number = *self.of.entry(tenant).or_insert_with(|| {
+            let new = Numbered { tenant, slots: 0 };
+            match vacant.pop() {
+                Some(number) => {
+                    all[number as usize] = new;
+                    number
+                }
+                None => {
+                    all.push(new);
+                    (all.len() - 1) as u32
+                }
+            }
+        });
+        self.all[number as usize].slots += 1;
+        number
+    }
+
+    /// One slot less has this number.
+    pub fn release(&mut self, number: u32) {
+        if number == 0 {
+            return;
+        }
+        let numbered = &mut self.all[number as usize];
+        numbered.slots -= 1;
+        if numbered.slots == 0 {
+            self.of.remove(&numbered.tenant);
+            self.vacant.push(number);
+        }
+    }
+
+    /// The number of a tenant that has a slot.
+    pub fn get(&self, tenant: TenantId) -> Option<u32> {
+        if tenant == TenantId::NONE { Some(0) } else { self.of.get(&tenant).copied() }
+    }
+
+    /// Whose number it is.
+    pub fn tenant(&self, number: u32) -> TenantId {
+        self.all[number as usize].tenant
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_that_differ_in_the_upper_bits_alone_have_numbers_of_their_own_and_numbers_are_reused() {
+        let mut numbers = Numbers::default();
+        let [a, b] = [7, 7 + (1 << 32)].map(TenantId);
+        let [first, second, again] = [a, b, a].map(|tenant| numbers.take(tenant));
+        assert!(first == again && first != second && first != 0 && second != 0);
+        assert_eq!([first, second, 0].map(|number| numbers.tenant(number)), [a, b, TenantId::NONE]);
+        numbers.release(first);
+        assert_eq!(numbers.get(a), Some(first), "another slot has it");
+        numbers.release(again);
+        assert_eq!((numbers.get(a), numbers.get(b)), (None, Some(second)));
+        (0..1000).for_each(|n| {
+            let number = numbers.take(TenantId(100 + n));
+            numbers.release(number);
+        });
+        assert_eq!(numbers.all.len(), 3, "who has nothing any more takes no memory");
+    }
+}

@@ -1,0 +1,101 @@
+use std::fmt;
+
+use hashbrown::HashMap;
+
+use crate::{TenantId, TenantKey};
+
+/// Names are kept in two generations of at most so many.
+const NAMES_MAX: usize = 1 << 15;
+
+/// Tenants by name and by identity, for one process: the identity follows from the key, and the names of those that were met lately are
+/// remembered for reports. Names are kept in memory alone.
+pub struct Tenants {
+    key: TenantKey,
+    /// Met since the last time that this was full, and before.
+    young: HashMap<TenantId, String>,
+    old: HashMap<TenantId, String>,
+    names_max: usize,
+}
+
+impl Tenants {
+    /// Nobody was met.
+    pub fn new(key: TenantKey) -> Self {
+        Tenants { key, young: HashMap::new(), old: HashMap::new(), names_max: NAMES_MAX }
+    }
+
+    /// The identity of a tenant.
+    pub fn id(&self, name: &str) -> TenantId {
+        self.key.id(name)
+    }
+
+    /// Whether the name of a tenant was noted lately.
+    pub fn is_noted(&self, id: TenantId) -> bool {
+        id == TenantId::NONE || self.young.contains_key(&id)
+    }
+
+    /// Remembers the name of a tenant. The names of those that were not met for long are forgotten.
+    pub fn note(&mut self, id: TenantId, name: &str) {
+        if self.is_noted(id) {
+            return;
+        }
+        if self.young.len() >= self.names_max {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(id, name.to_owned());
+    }
+
+    /// What a tenant is called in reports of this process: its name; where that is unknown, `~` and its 32 hexadecimal digits; nothing for
+    /// [`TenantId::NONE`].
+    pub fn name(&self, id: TenantId) -> String {
+        match self.young.get(&id).or_else(|| self.old.get(&id)) {
+            Some(name) => name.clone(),
+            None if id == TenantId::NONE => String::new(),
+            None => format!("~{id}"),
+        }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &TenantKey {
+        &self.key
+    }
+
+    /// Goes on with another key: nobody was met.
+    pub fn set_key(&mut self, key: TenantKey) {
+        *self = Tenants { names_max: self.names_max, ..Tenants::new(key) };
+    }
+}
+
+/// Names are not shown.
+impl fmt::Debug for Tenants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tenants").field("named", &(self.young.len() + self.old.len())).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_those_met_lately_are_known_and_bounded_and_identities_never_depend_on_them() {
+        let mut tenants = Tenants { names_max: 4, ..Tenants::new(TenantKey::new([7; 32])) };
+        let meet = |tenants: &mut Tenants, name: &str| {
+            let id = tenants.id(name);
+            tenants.note(id, name);
+            id
+        };
+        let busy = meet(&mut tenants, "busy");
+        for n in 0..100 {
+            let name = format!("tenant {n}");
+            let id = meet(&mut tenants, &name);
+            assert_eq!((tenants.name(id), tenants.id(&name)), (name, id));
+            meet(&mut tenants, "busy");
+            assert_eq!(tenants.name(busy), "busy");
+        }
+        assert!(tenants.young.len() + tenants.old.len() <= 8);
+        let forgotten = tenants.id("tenant 1");
+        assert_eq!(tenants.name(forgotten), format!("~{forgotten}"));
+        assert_eq!((tenants.id(""), tenants.name(TenantId::NONE)), (TenantId::NONE, String::new()));
+        assert!(!format!("{tenants:?}").contains("busy"));
+    }
+}
