@@ -100,3 +100,25 @@ fn the_next_node_takes_over_after_a_term_when_the_first_died_before_it_could_con
     });
     within(PATIENCE, "the next node evicts", || says(&next, "this node evicts"));
 }
+
+#[test]
+fn objects_that_no_node_made_as_a_lease_stop_no_eviction_and_are_named() {
+    for bytes in [&b"free\n"[..], &[b'x'; 80]] {
+        let server = plain_server();
+        let foreign = format!("{LEASES}ffffffffffffffff");
+        server.put_object(&foreign, bytes.to_vec());
+        let first = World::over(Arc::clone(&server), |mut config| {
+            config.truth.lease_term = Duration::from_secs(4);
+            config.with_capacity(64 << 20)
+        });
+        first.suite.eventually("it evicts", || says(&first, "this node evicts"));
+        assert!(says(&first, &foreign) && says(&first, "remove it"), "{:?}", first.status().reasons);
+        // It comes while a node holds the lease.
+        server.put_object(&format!("{LEASES}00000000ffffffff"), bytes.to_vec());
+        within(PATIENCE, "both are named", || says(&first, "and 1 more") && says(&first, "this node evicts"));
+        server.remove_object(&foreign);
+        server.remove_object(&format!("{LEASES}00000000ffffffff"));
+        within(PATIENCE, "what is gone is not named any more", || !says(&first, "remove"));
+        close(first);
+    }
+}

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bytes;
-use super::lease::{Claimed, Lease, Step, Top, Unreleased};
+use super::epochs::{Epochs, FREE, Unchanged};
+use super::lease::{Claimed, Lease, Step, Unreleased};
 use crate::tier::shared::Shared;
 use crate::{Client, Entry, ErrorKind, Put, Stored};
 
-/// What a holder that ends writes into its object: its length alone tells.
-const FREE: &[u8] = b"free\n";
 const OBJECT_BYTES_MAX: usize = 4096;
 
 /// So many terms after the store seemed not to honour conditions it is tried again.
@@ -26,20 +25,12 @@ fn node(bytes: &[u8]) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("node: ")).map(str::to_owned)
 }
 
-/// The highest epoch in a listing.
-fn top(entries: &[Entry], date: Option<i64>, epoch: impl Fn(&str) -> Option<u64>) -> Option<Top> {
-    let (epoch, entry) =
-        entries.iter().filter_map(|entry| Some((epoch(&entry.key)?, entry))).max_by_key(|(e, _)| *e)?;
-    // A time that could not be read is no age.
-    let age_s = date.filter(|_| entry.modified > 0).map(|date| date.saturating_sub(entry.modified));
-    Some(Top { epoch, age_s, free: entry.bytes == FREE.len() as u64 })
-}
-
 /// Competes for the lease until the tier is closed.
 pub async fn compete(shared: Arc<Shared>) {
     let term = shared.truth.config.lease_term;
     let client = shared.client.within(term / 4);
-    let mut player = Player { client, shared: Arc::clone(&shared), claim: 0, heard: None };
+    let mut player =
+        Player { client, shared: Arc::clone(&shared), claim: 0, heard: None, unchanged: Unchanged::default() };
     while !shared.gate.is_closed() {
         let now_ms = shared.now_ms();
         let step = shared.truth.lease().next(now_ms);
@@ -94,6 +85,7 @@ struct Player {
     claim: u64,
     /// The epoch of others whose object was read last.
     heard: Option<u64>,
+    unchanged: Unchanged,
 }
 
 impl Player {
@@ -106,9 +98,12 @@ impl Player {
     }
 
     async fn look(&mut self) -> crate::Result<()> {
-        let paths = &self.shared.truth.paths;
+        let shared = Arc::clone(&self.shared);
+        let paths = &shared.truth.paths;
         let (entries, date) = bytes::list(&self.client, &paths.leases()).await?;
-        let found = top(&entries, date, |name| paths.epoch(name));
+        let epochs = Epochs::of(&entries, |name| paths.epoch(name));
+        shared.truth.told().foreign_leases = epochs.advice();
+        let found = self.unchanged.top(epochs.top, date);
         let before = self.lease(|lease, now_ms| lease.held(now_ms));
         self.lease(|lease, now_ms| lease.looked(now_ms, found));
         let held = self.lease(|lease, now_ms| lease.held(now_ms));
@@ -216,7 +211,6 @@ impl Player {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tier::truth::paths::Paths;
 
     #[test]
     fn version_one_is_this() {
@@ -225,27 +219,5 @@ mod tests {
         assert_eq!(node(golden).as_deref(), Some("host.12.1763726400000.0.1a2b3c4d"));
         assert_eq!((node(b"free\n"), node(b"\xff"), node(b"")), (None, None, None));
         assert!(object("", 0).len() > FREE.len(), "a held lease is never as short as one that is free");
-    }
-
-    #[test]
-    fn the_highest_epoch_counts_whatever_the_order_and_whatever_else_lies_there() {
-        let paths = Paths::under("");
-        let entry = |key: String, modified, bytes| {
-            let mut entry = Entry::default();
-            (entry.key, entry.modified, entry.bytes) = (key, modified, bytes);
-            entry
-        };
-        let entries = [
-            entry(paths.lease(9), 50, 80),
-            entry(paths.lease(10), 60, 80),
-            entry(format!("{}junk", paths.leases()), 1, 5),
-            entry(paths.lease(2), 1, 5),
-        ];
-        let of = |date| top(&entries, date, |name| paths.epoch(name));
-        assert_eq!(of(Some(75)), Some(Top { epoch: 10, age_s: Some(15), free: false }));
-        assert_eq!(of(None).unwrap().age_s, None);
-        assert!(top(&entries[3..], Some(9), |name| paths.epoch(name)).unwrap().free);
-        assert_eq!(top(&entries[2..3], Some(9), |name| paths.epoch(name)), None);
-        assert_eq!(top(&[entry(paths.lease(1), 0, 80)], Some(9), |name| paths.epoch(name)).unwrap().age_s, None);
     }
 }

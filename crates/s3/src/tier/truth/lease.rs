@@ -31,6 +31,8 @@ pub struct Top {
     pub epoch: u64,
     /// How old its object is by the store's clock; `None` when the store does not tell.
     pub age_s: Option<i64>,
+    /// For how long this node has seen it unchanged, by its own clock. A holder writes it again every quarter of a term.
+    pub unchanged_ms: u64,
     /// Its holder gave it up.
     pub free: bool,
 }
@@ -128,7 +130,7 @@ impl Lease {
             State::Made { .. } | State::Holding { .. } => self.following(now_ms),
             _ => match top {
                 None => State::Free { epoch: 1 },
-                Some(top) if self.is_over(&top) && top.epoch < u64::MAX => State::Free { epoch: top.epoch + 1 },
+                Some(top) if self.is_over(&top) => State::Free { epoch: top.epoch.saturating_add(1) },
                 Some(_) => self.following(now_ms),
             },
         };
@@ -191,9 +193,11 @@ impl Lease {
         now_ms.saturating_sub(sent_ms) < self.term_ms / 2
     }
 
-    /// Whether its holder may be replaced. Both ends of an age are cut to seconds, so it can be told a second too old.
+    /// Whether its holder may be replaced. Both ends of an age are cut to seconds, so it can be told a second too old. An object that was
+    /// written in the future, by the store's clock, or without a time, is over when it has not changed for two terms.
     fn is_over(&self, top: &Top) -> bool {
         top.free
+            || top.unchanged_ms >= 2 * self.term_ms
             || top.age_s.is_some_and(|age| age.saturating_sub(1).saturating_mul(1000) >= self.term_ms.cast_signed())
     }
 

@@ -8,6 +8,7 @@ mod ask;
 mod bytes;
 mod caveats;
 mod config;
+mod epochs;
 mod heard;
 mod holder;
 mod journal;
@@ -98,6 +99,8 @@ struct Told {
     lease: Option<String>,
     /// Which node holds it.
     holder: Option<String>,
+    /// Objects among the leases that no node made.
+    foreign_leases: Option<String>,
     /// Why the snapshot was not used.
     snapshot: Option<String>,
     /// What is wrong with a journal.
@@ -199,7 +202,7 @@ impl Truth {
             (Evictor::Lease, Some(holder)) => format!("another node evicts: {holder}"),
             (Evictor::Lease, None) => "no node evicts yet".to_owned(),
         };
-        let some = [told.lease.clone(), told.snapshot.clone(), told.journal.clone()];
+        let some = [told.lease.clone(), told.foreign_leases.clone(), told.snapshot.clone(), told.journal.clone()];
         std::iter::once(who).chain(some.into_iter().flatten()).chain(told.caveats.iter().cloned()).collect()
     }
 

@@ -191,7 +191,7 @@ impl World {
         let clock = self.now_ms + node.offset_ms;
         match (ask, said) {
             (Ask::Look, Some((epoch, age, free))) => {
-                let top = epoch.map(|epoch| Top { epoch, age_s: Some(age.cast_signed()), free });
+                let top = epoch.map(|epoch| Top { epoch, age_s: Some(age.cast_signed()), unchanged_ms: 0, free });
                 node.lease.looked(clock, top);
             }
             (Ask::Claim(..), Some((_, _, true))) => node.lease.claimed(sent_ms, Claimed::Ours),
@@ -252,17 +252,29 @@ fn fault_seeds_a_dead_holder_is_followed_within_two_terms() {
     }
 }
 
+fn lease_that_looks(now_ms: u64) -> Lease {
+    let mut lease = Lease::new(TERM_MS);
+    assert_eq!(lease.next(now_ms), Step::Look);
+    lease
+}
+
 #[test]
 fn one_that_was_given_up_is_taken_at_once_and_a_young_one_never() {
-    let top = |age: i64, free| Some(Top { epoch: 7, age_s: Some(age), free });
+    let top = |age: i64, free| Some(Top { epoch: 7, age_s: Some(age), unchanged_ms: 0, free });
     let mut lease = Lease::new(TERM_MS);
     assert_eq!(lease.next(0), Step::Look);
     lease.looked(0, top(30, false));
     assert_eq!(lease.next(0), Step::Wait { until_ms: TERM_MS / 4 });
-    lease.looked(8_000, Some(Top { epoch: 7, age_s: None, free: false }));
+    lease.looked(8_000, Some(Top { epoch: 7, age_s: None, unchanged_ms: 0, free: false }));
     assert!(matches!(lease.next(8_000), Step::Wait { .. }), "an age that nobody tells is no age");
     lease.looked(8_000, top(-500, false));
     assert!(matches!(lease.next(8_000), Step::Wait { .. }));
+    let mut future = lease_that_looks(8_000);
+    let same = |unchanged_ms| Some(Top { epoch: 7, age_s: Some(-500), unchanged_ms, free: false });
+    future.looked(8_000, same(2 * TERM_MS - 1));
+    assert!(matches!(future.next(8_000), Step::Wait { .. }));
+    future.looked(8_000, same(2 * TERM_MS));
+    assert_eq!(future.next(8_000), Step::Claim { epoch: 8 }, "nobody writes it any more, whatever its time says");
     lease.looked(8_000, top(0, true));
     assert_eq!(lease.next(8_000), Step::Claim { epoch: 8 });
 }
@@ -274,7 +286,7 @@ fn a_holder_without_answers_stops_after_half_a_term_and_does_not_renew_any_more(
     assert_eq!(lease.next(0), Step::Claim { epoch: 1 });
     lease.claimed(0, Claimed::Ours);
     assert!(!lease.may_act(1), "nobody knows yet whether another went on");
-    lease.looked(10, Some(Top { epoch: 1, age_s: Some(0), free: false }));
+    lease.looked(10, Some(Top { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false }));
     assert!(lease.may_act(10) && lease.held(10) == Some(1));
     lease.failed(9_000);
     assert!(lease.may_act(TERM_MS / 2 - 1) && !lease.may_act(TERM_MS / 2));
@@ -290,10 +302,10 @@ fn a_higher_epoch_ends_it() {
     lease.claimed(0, Claimed::Unclear);
     assert_eq!(lease.next(1), Step::Read { epoch: 1 });
     lease.read(1, true);
-    lease.looked(2, Some(Top { epoch: 1, age_s: Some(0), free: false }));
+    lease.looked(2, Some(Top { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false }));
     assert!(lease.may_act(2));
     lease.renewed(3, 4);
-    lease.looked(5, Some(Top { epoch: 2, age_s: Some(0), free: false }));
+    lease.looked(5, Some(Top { epoch: 2, age_s: Some(0), unchanged_ms: 0, free: false }));
     assert!(!lease.may_act(5));
 }
 
@@ -307,7 +319,7 @@ fn a_claim_is_to_be_released_before_it_is_confirmed() {
     assert_eq!(lease.unreleased(), Some(Unreleased { epoch: 1, is_ours: false }));
     lease.read(1, true);
     assert_eq!(lease.unreleased(), Some(Unreleased { epoch: 1, is_ours: true }));
-    lease.looked(2, Some(Top { epoch: 1, age_s: Some(0), free: false }));
+    lease.looked(2, Some(Top { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false }));
     assert_eq!(lease.unreleased(), Some(Unreleased { epoch: 1, is_ours: true }));
     lease.give_up(3);
     assert_eq!(lease.unreleased(), None);
@@ -324,7 +336,7 @@ fn a_claim_whose_maker_died_is_followed_within_two_terms() {
                 Step::Wait { until_ms } => now_ms = until_ms,
                 Step::Look => {
                     let age_s = Some((now_ms / 1000).cast_signed());
-                    next.looked(now_ms, Some(Top { epoch: 1, age_s, free: false }));
+                    next.looked(now_ms, Some(Top { epoch: 1, age_s, unchanged_ms: 0, free: false }));
                 }
                 Step::Claim { epoch } => {
                     assert_eq!(epoch, 2);
