@@ -84,6 +84,9 @@ impl Inner {
         log(request, sent_at, &answer);
         let answer = answer.map_err(|trouble| self.or_elsewhere(trouble, &site));
         let (head, early) = answer?;
+        if request.reads_an_object() && head.is_success() && !head.is_of_an_object() {
+            return Err(not_the_stores(&head));
+        }
         self.learn(class, &head, sent_at);
         if head.is_success() {
             self.sites.prove(&site);
@@ -193,6 +196,15 @@ impl Inner {
             self.recovered.notify_waiters();
         }
     }
+}
+
+/// A success that tells neither the object's version nor its date comes from something before the store: it says nothing of the object, and
+/// the store was not reached.
+fn not_the_stores(head: &Head) -> Trouble {
+    let what =
+        "an answer without an object's etag and last-modified, as proxies send it: check what lies before the store";
+    let error = Error::new(ErrorKind::Io, what).with_answer(head.status, None, None).retryable(true);
+    Trouble { error, again: Again::Backoff(None), sick: true }
 }
 
 impl Open {

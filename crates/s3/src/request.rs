@@ -71,6 +71,11 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// Whether a success is an object, or what is to be said of one.
+    pub fn reads_an_object(&self) -> bool {
+        matches!(self.method, "GET" | "HEAD") && self.key.is_some() && self.query.is_empty()
+    }
+
     /// One without query, headers and body.
     pub fn new(method: &'static str, key: Option<&'a str>) -> Self {
         let (signer, payload) = (Signer::Data, Payload::Hashed);

@@ -294,9 +294,11 @@ impl Wire {
         }
     }
 
-    /// `:status: 200` and a length of ten.
+    /// `:status: 200`, a length of ten, and what a store says of each object: etag and last-modified.
     fn head(&mut self, stream: u32) {
-        self.frame(1, 4, stream, &[0x88, 0x0f, 0x0d, 2, b'1', b'0']);
+        let date = b"Mon, 23 Nov 2026 00:00:00 GMT";
+        let fields = [&[0x88, 0x0f, 0x0d, 2, b'1', b'0', 0x0f, 0x13, 1, b'e', 0x0f, 0x1d, date.len() as u8][..], date];
+        self.frame(1, 4, stream, &fields.concat());
     }
 
     fn go_away(&mut self, last: u32) {

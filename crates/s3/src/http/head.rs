@@ -138,6 +138,11 @@ impl Head {
         std::str::from_utf8(self.text.get(self.etag.clone()?)?).ok().map(str::trim)
     }
 
+    /// Whether it says of an object what every store says of each.
+    pub fn is_of_an_object(&self) -> bool {
+        self.etag.is_some() && self.header("last-modified").is_some()
+    }
+
     /// Whether it brings an object, of at least so many bytes.
     pub fn announces(&self, bytes: usize) -> bool {
         self.is_success() && matches!(self.framing, Framing::Length(len) if len >= bytes as u64)

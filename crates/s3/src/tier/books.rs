@@ -12,6 +12,8 @@ use crate::time::Instant;
 
 /// The most keys remembered as absent.
 const ABSENT_MAX: usize = 1 << 16;
+/// For how long an object that failed its checks is not read again for lookups.
+const CORRUPT_FOR: Duration = Duration::from_secs(600);
 /// The most versions of corrupt objects remembered.
 const CORRUPT_MAX: usize = 1 << 12;
 /// What was seen is noted in steps of this many milliseconds.
@@ -24,7 +26,9 @@ pub struct Books {
     pub seen: Seen,
     absent: HashMap<Digest, Instant>,
     /// Versions of objects that failed their checks.
-    corrupt: HashMap<Digest, Box<str>>,
+    corrupt: HashMap<Digest, Corrupt>,
+    /// By slot, in layouts whose objects may have no facts: the version of the object that had them.
+    with_facts: Vec<WithFacts>,
     /// Names that do not follow from the digest.
     names: HashMap<Digest, Arc<str>>,
     pub tenants: Tenants,
@@ -34,6 +38,22 @@ pub struct Books {
     pub listed: bool,
     fresh_hit_max: Duration,
     fresh_miss_max: Duration,
+}
+
+/// An object that failed its checks.
+#[derive(Debug)]
+struct Corrupt {
+    /// Its version; empty where the store tells none.
+    etag: Box<str>,
+    since: Instant,
+}
+
+/// An object that had facts.
+#[derive(Clone, Copy, Debug, Default)]
+struct WithFacts {
+    /// A hash of its version; 0 where none is known.
+    version: u32,
+    crc: u32,
 }
 
 /// When the chunk in each slot was last seen, in steps of the tier's clock; 0 for one to be asked for.
@@ -70,6 +90,7 @@ impl Books {
             seen: Seen::default(),
             absent: HashMap::new(),
             corrupt: HashMap::new(),
+            with_facts: Vec::new(),
             names: HashMap::new(),
             tenants: Tenants::default(),
             watch: Watch::default(),
@@ -107,6 +128,21 @@ impl Books {
             self.seen.doubt(slot);
         }
         inserted
+    }
+
+    /// This version of the object had facts, and this CRC-32C.
+    pub fn note_facts(&mut self, digest: &Digest, etag: &str, crc: u32) {
+        let Some(slot) = self.index.slot(digest).map(|slot| slot as usize) else { return };
+        if self.with_facts.len() <= slot {
+            self.with_facts.resize(slot + 1, WithFacts::default());
+        }
+        self.with_facts[slot] = WithFacts { version: version(digest, etag), crc };
+    }
+
+    /// The CRC-32C of this very version of the object, if it had facts. Of a version that another program wrote since, nothing is known.
+    pub fn crc_of(&self, digest: &Digest, etag: &str) -> Option<u32> {
+        let known = self.index.slot(digest).and_then(|slot| self.with_facts.get(slot as usize))?;
+        (known.version == version(digest, etag)).then_some(known.crc)
     }
 
     /// The chunk's entry in the index: its tenant included, and its place in its chain as lookups told it.
@@ -230,13 +266,21 @@ impl Books {
         if self.corrupt.len() >= CORRUPT_MAX {
             self.corrupt.clear();
         }
-        self.corrupt.insert(*digest, etag.unwrap_or_default().into());
+        self.corrupt.insert(*digest, Corrupt { etag: etag.unwrap_or_default().into(), since: Instant::now() });
     }
 
-    /// Whether the object of this version is the one that failed its checks, as far as can be told.
+    /// Whether the object of this version is the one that failed its checks, as far as can be told. After a while it is to be checked anew: the
+    /// bytes may have been spoiled on the way.
     pub fn is_corrupt(&self, digest: &Digest, etag: Option<&str>) -> bool {
-        let known = self.corrupt.get(digest).filter(|known| !known.is_empty());
-        self.index.is_suspect(digest) && (etag.is_none() || known.is_none_or(|known| Some(&**known) == etag))
+        let known = self.corrupt.get(digest).filter(|known| known.since.elapsed() < CORRUPT_FOR);
+        let is_same = |known: &Corrupt| known.etag.is_empty() || etag.is_none_or(|etag| *known.etag == *etag);
+        self.index.is_suspect(digest) && known.is_some_and(is_same)
+    }
+
+    /// The length of a chunk that lies there, as listings, answers and saves told it; `None` where that may not be right.
+    pub fn listed_len(&self, digest: &Digest) -> Option<u64> {
+        let chunk = self.index.known(digest).filter(|_| !self.index.is_suspect(digest))?.chunk;
+        Some(chunk.len).filter(|len| *len > 0)
     }
 
     /// What lies there now was written since.
@@ -265,6 +309,12 @@ impl Books {
     pub fn names_len(&self) -> usize {
         self.names.len()
     }
+}
+
+/// A hash of an object's version, other for each key, so that a slot may go to another chunk; never 0.
+fn version(digest: &Digest, etag: &str) -> u32 {
+    let [a, b, c, d, ..] = *Digest::keyed(digest.as_bytes(), etag.as_bytes()).as_bytes();
+    u32::from_le_bytes([a, b, c, d]).max(1)
 }
 
 #[cfg(test)]
@@ -315,6 +365,19 @@ mod tests {
             books.confirm(&a.digest, now_ms);
             assert_eq!(books.known(&a.digest, now_ms), None, "at {now_ms} ms");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_its_checks_is_checked_anew_after_a_while() {
+        let (mut books, a) = (books(), chunk(1));
+        let _ = books.hear_of(a);
+        books.note_corrupt(&a.digest, Some("one"));
+        assert!(books.is_corrupt(&a.digest, Some("one")) && books.is_corrupt(&a.digest, None));
+        assert!(!books.is_corrupt(&a.digest, Some("two")), "another version");
+        tokio::time::advance(CORRUPT_FOR).await;
+        assert!(!books.is_corrupt(&a.digest, Some("one")));
+        books.note_corrupt(&a.digest, None);
+        assert!(books.is_corrupt(&a.digest, Some("one")), "no version was told");
     }
 
     #[test]

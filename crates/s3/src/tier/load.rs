@@ -101,6 +101,12 @@ async fn get(
             Err(e) if e.kind() == crate::ErrorKind::Conflict && again => again = false,
             Ok(Some(())) if !got.sound && matches!(got.told, Some(Told::Facts(_))) && again => again = false,
             Err(e) if e.kind() != crate::ErrorKind::Corrupt => return Err(shared.error("load", Some(&op.key), e)),
+            answer if let Some(e) = not_the_stores(shared, &op.key, &got).or_else(|| spoiled(shared, op, &got)) => {
+                if !std::mem::take(&mut again) {
+                    return Err(shared.error("load", Some(&op.key), e));
+                }
+                drop(answer);
+            }
             // Longer than the memory, or not what the store keeps a checksum of.
             Err(e) => {
                 got.sound = false;
@@ -119,7 +125,11 @@ async fn get(
             if sight.proven {
                 shared.geometry.learn(&op.key, got.len);
             }
-            match shared.found(sight, look) {
+            let found = shared.found(sight, look);
+            if let (Some(Told::Facts(facts)), Some(etag)) = (&got.told, &got.etag) {
+                shared.note_facts(&op.key, etag, facts.sums.whole());
+            }
+            match found {
                 true => Loaded::Hit { len: got.len },
                 false => Loaded::Miss(MissReason::Absent),
             }
@@ -130,6 +140,33 @@ async fn get(
             Loaded::Miss(reason)
         }
     }))
+}
+
+/// Why an answer without facts is not the store's, as far as can be told: it has another length than listings and saves told. Where nothing is
+/// listed, nobody knows; nor in LMCache's layouts, where programs that keep no facts replace objects.
+pub fn not_the_stores(shared: &Shared, key: &Key, got: &Got) -> Option<crate::Error> {
+    if !matches!(got.told, Some(Told::Nothing)) || shared.layout != Layout::Kvtier {
+        return None;
+    }
+    let listed = shared.capacity_bytes.and_then(|_| shared.books().listed_len(key.digest()));
+    let what = "the answer has no facts and another length than the store lists: a proxy may have sent it, or another program replaced the \
+                object, which the next listing tells";
+    listed.filter(|len| *len != got.len).map(|_| crate::Error::new(crate::ErrorKind::Io, what).retryable(true))
+}
+
+/// Why bytes that came without facts are not the object's: this very version had facts when this process wrote or read it, and other bytes.
+fn spoiled(shared: &Shared, op: &Load, got: &Got) -> Option<crate::Error> {
+    let etag = got.etag.as_deref().filter(|_| matches!(got.told, Some(Told::Nothing)) && got.sound)?;
+    let known = shared.books().crc_of(op.key.digest(), etag)?;
+    let (mut pieces, mut left) = (Vec::new(), usize::try_from(got.len).unwrap_or(usize::MAX));
+    for bytes in op.into.iter().filter_map(Lease::as_host) {
+        let here = left.min(bytes.len());
+        pieces.push(&bytes[..here]);
+        left -= here;
+    }
+    let what = "the answer has neither the facts nor the bytes that this version of the object had: something before the store changes answers";
+    let is_same = BlockSums::of_pieces(pieces).whole() == known;
+    (!is_same).then(|| crate::Error::new(crate::ErrorKind::Io, what).retryable(true))
 }
 
 /// What an answer showed of an object.

@@ -8,11 +8,11 @@ use tokio::time::timeout_at;
 
 use super::counters::add;
 use super::lanes::Lane;
-use super::load::{Got, Verdict, judge};
+use super::load::{Got, Verdict, judge, not_the_stores};
 use super::questions::Question;
 use super::room;
 use super::shared::{Shared, Sight};
-use super::told::told;
+use super::told::{Told, told};
 use super::turns::Look;
 use crate::List;
 use crate::time::Instant;
@@ -137,10 +137,20 @@ async fn head_as(
     let object = shared.client.until(deadline).head(name).await;
     let Some(object) = object.map_err(|e| shared.error("lookup", Some(key), e))? else { return Ok(None) };
     let told = told(|name| object.header(name), Some(object.total()), key);
-    let got = Got { told: Some(told), len: object.total(), sound: true, ..Got::default() };
+    let etag = object.etag().map(str::to_owned);
+    let got = Got { told: Some(told), len: object.total(), etag, sound: true, ..Got::default() };
+    if let Some(e) = not_the_stores(shared, key, &got) {
+        return Err(shared.error("lookup", Some(key), e));
+    }
     let sight = Sight { key, name, len: got.len, etag: object.etag(), proven: false };
     let hit = match judge(shared, key, &got, None) {
-        Verdict::Proven | Verdict::Unverified => shared.found(sight, look),
+        Verdict::Proven | Verdict::Unverified => {
+            let found = shared.found(sight, look);
+            if let (Some(Told::Facts(facts)), Some(etag)) = (&got.told, object.etag()) {
+                shared.note_facts(key, etag, facts.sums.whole());
+            }
+            found
+        }
         Verdict::Miss(_) => false,
         Verdict::Condemned(_) => {
             shared.condemn(sight, look);

@@ -165,23 +165,28 @@ async fn put(
     }
     // From here on until the answer nobody knows what lies there.
     let doubt = Doubt(shared, digest);
-    let stored = store(shared, (&op.key, &name), &body, (slot.deadline().into(), sums(shared, &op.from))).await;
+    let sums = sums(shared, &op.from);
+    let crc = sums.whole();
+    let stored = store(shared, (&op.key, &name), &body, (slot.deadline().into(), sums)).await;
     let stored = stored.map_err(|e| shared.error("save", Some(&op.key), e))?;
     std::mem::forget(doubt);
-    entered(shared, (&op.key, &name), (len, room, announced), stored)
+    entered(shared, (&op.key, &name), (len, room, announced), (stored, crc))
 }
 
 fn entered(
     shared: &Shared,
     (key, name): (&Key, &str),
     (len, room, announced): (u64, Room<'_>, &Announced),
-    stored: Stored,
+    (stored, crc): (Stored, u32),
 ) -> Result<Saved, Error> {
     shared.geometry.learn(key, len);
     if let Some(room) = room.spend()
         && !enter(shared, (key, name), len, (room, announced.place()))
     {
         return Ok(Saved::Shed(ShedReason::Full));
+    }
+    if let Stored::New { etag: Some(etag) } = &stored {
+        shared.note_facts(key, etag, crc);
     }
     shared.outbox.ring();
     if stored == Stored::Present {

@@ -155,6 +155,13 @@ impl Shared {
         whole
     }
 
+    /// This version of the key's object has facts, and this CRC-32C. In our own layout all have.
+    pub fn note_facts(&self, key: &Key, etag: &str, crc: u32) {
+        if !self.names.is_own() {
+            self.books().note_facts(key.digest(), etag, crc);
+        }
+    }
+
     /// Notes the name and the time of what is in the index.
     pub fn note(&self, books: &mut Books, key: &Key, name: &str) {
         books.confirm(key.digest(), self.now_ms());

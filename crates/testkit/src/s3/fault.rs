@@ -32,6 +32,11 @@ pub enum Fault {
     Longer(usize),
     /// One bit of the body is wrong.
     Flip,
+    /// The answer has no metadata and no checksum; of its body one bit is flipped, or none.
+    Stripped {
+        /// Whether a bit is flipped.
+        flipped: bool,
+    },
     /// The `content-range` names other bytes.
     WrongRange,
     /// The range is ignored: 200 and everything.

@@ -136,6 +136,11 @@ impl Response {
             Some(Fault::Shorter(by)) => self.body.truncate(len.saturating_sub(*by)),
             Some(Fault::Longer(by)) => self.body.resize(len + by, 0xEE),
             Some(Fault::Flip) => self.body[len / 2] ^= 1,
+            Some(Fault::Stripped { flipped }) => {
+                let kept = |name: &str| !name.starts_with("x-amz-meta-") && !name.starts_with("x-amz-checksum-");
+                self.headers.retain(|(name, _)| kept(name));
+                self.body[len / 2] ^= u8::from(*flipped);
+            }
             Some(Fault::WrongRange) => {
                 *self = self.clone().with("content-range", format!("bytes 1-{len}/{}", len + 1));
             }

@@ -62,6 +62,8 @@ impl Round {
             }
             // Not to be trusted, or on its way out: what is known is newer than the page.
             None if index.is_known(digest) => {
+                // How long it is, an answer that was not the store's may have told.
+                index.resize(digest, *len, *len);
                 index.slot(digest).into_iter().for_each(|slot| self.seen.add(slot));
                 return None;
             }
@@ -183,6 +185,17 @@ mod tests {
         assert_eq!(index.get(&digest(1)).unwrap().chunk.len, 99);
         let usage = index.usage();
         assert_eq!((usage.used, usage.entries), (10 + 99 + 10, 3));
+    }
+
+    #[test]
+    fn the_length_of_a_suspect_is_that_of_the_listing() {
+        let (mut index, watch) = index();
+        know(&mut index, 1);
+        index.suspect(&digest(1));
+        index.resize(&digest(1), 4000, 4000);
+        let told = Round::default().page(&mut index, &watch, &[listed(1, 1)]);
+        assert_eq!((told, index.usage().used), (vec![None], 10));
+        assert!(index.is_suspect(&digest(1)), "its bytes were not seen");
     }
 
     #[test]
