@@ -36,7 +36,7 @@ fn frame(magic: &[u8; 4], flags: u16, records: u32, body: &[u8]) -> Vec<u8> {
 fn check(bytes: &[u8]) {
     let batches: Vec<Batch> = journal::decode(bytes).collect();
     let mut again = Vec::new();
-    batches.iter().for_each(|batch| journal::encode(batch.at_ms, &batch.records, &mut again));
+    batches.iter().for_each(|batch| journal::encode_after(batch.follows, batch.at_ms, &batch.records, &mut again));
     assert_eq!(journal::decode(&again).collect::<Vec<_>>(), batches);
 
     let chunks: Vec<_> = snapshot::decode(bytes).flatten().collect();

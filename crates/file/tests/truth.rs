@@ -136,6 +136,22 @@ fn the_order_of_use_survives_a_death_but_for_the_last_moments() {
 }
 
 #[test]
+fn the_order_of_use_survives_a_snapshot_whose_clock_was_ahead() {
+    let (dir, ahead) = (tempfile::tempdir().unwrap(), kvtier_core::ManualClock::new());
+    ahead.jump(Duration::from_secs(24 * 3600));
+    let f = Fixture::new(FileTier::open(config(dir.path(), 10).with_clock(ahead.clock())).unwrap());
+    f.store(&f.keys(0..6), LEN);
+    drop(f);
+    let f = open(dir.path(), 10);
+    assert!(!absent(&f, 0) && !absent(&f, 1));
+    as_left_by_the_dead_at_last(dir.path(), |copy| {
+        let other = Fixture::new(FileTier::open(config(copy, 3).with_shrink(true)).unwrap());
+        let there: Vec<u64> = (0..6).filter(|n| !absent(&other, *n)).collect();
+        there == [0, 1, 5]
+    });
+}
+
+#[test]
 fn a_torn_snapshot_and_torn_journals_cost_order_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..4 {

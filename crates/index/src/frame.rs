@@ -5,7 +5,7 @@
 //!  4  version  u16 = 2; 1 is read
 //!  6  flags    u16: 1 = last frame of a snapshot; other bits are 0
 //!  8  at_ms    u64: when it was written, Unix time in milliseconds
-//! 16  number   u32: of the frame in its snapshot from 0; 0 in a journal
+//! 16  number   u32: of the frame in its snapshot from 0; in a journal the low bits of the at_ms of the snapshot that it follows, or 0
 //! 20  records  u32
 //! 24  length   u32: of the records in bytes
 //! 28  crc      u32: CRC32C of bytes 0..28 and the records

@@ -2,8 +2,9 @@
 //!
 //! A batch is one or more frames of at most 1 MiB, each with its own checksum; the order of records in it is the order
 //! of use. A record is a kind (u8) and its fields: 1 touch (digest), 2 remove (digest), 3 insert (digest 32 bytes,
-//! length u64, bytes u64, parent's tag u64 or 0, depth u32, tenant 16 bytes; 4 in frames of version 1, which say nothing). A process appends to a journal of its own, so
-//! nothing follows a torn tail: reading stops there.
+//! length u64, bytes u64, parent's tag u64 or 0, depth u32, tenant 16 bytes; 4 in frames of version 1, which say nothing). A process appends to
+//! a journal of its own, so nothing follows a torn tail: reading stops there. The number in a frame's header is the [mark](snapshot_mark) of
+//! the snapshot after which it was written, or 0.
 
 use kvtier_key::Digest;
 
@@ -41,14 +42,26 @@ pub enum Record {
 pub struct Batch {
     /// When they were written: Unix time in milliseconds.
     pub at_ms: u64,
+    /// The [mark](snapshot_mark) of the snapshot after which they were written, as far as their writer saw; 0 where it saw none.
+    pub follows: u32,
     /// The records, in the order of use; at least one.
     pub records: Vec<Record>,
 }
 
+/// What batches name a snapshot by: the low bits of the time at which it was taken, in Unix milliseconds.
+pub fn snapshot_mark(at_ms: u64) -> u32 {
+    at_ms as u32
+}
+
 /// Appends `records` to `out`, as one batch for each 13,617 of them; none for none.
 pub fn encode(at_ms: u64, records: &[Record], out: &mut Vec<u8>) {
+    encode_after(0, at_ms, records, out);
+}
+
+/// The same for records that are written after the snapshot with the mark `follows`. They are not in it, whatever its clock said.
+pub fn encode_after(follows: u32, at_ms: u64, records: &[Record], out: &mut Vec<u8>) {
     for records in records.chunks(RECORDS_MAX) {
-        frame::encode(Head { magic: MAGIC, flags: 0, at_ms, number: 0 }, out, |out| {
+        frame::encode(Head { magic: MAGIC, flags: 0, at_ms, number: follows }, out, |out| {
             records.iter().for_each(|record| put(record, out));
             records.len() as u32
         });
@@ -88,7 +101,7 @@ impl Iterator for Batches<'_> {
         match read {
             Ok((frame, records)) => {
                 self.frames.advance(&frame);
-                Some(Batch { at_ms: frame.head.at_ms, records })
+                Some(Batch { at_ms: frame.head.at_ms, follows: frame.head.number, records })
             }
             Err(end) => {
                 self.end = Some(end);
@@ -114,7 +127,7 @@ fn put(record: &Record, out: &mut Vec<u8>) {
 /// The records of a frame; `None` unless they are what its header says.
 fn records(frame: &Frame<'_>) -> Option<Vec<Record>> {
     let head = frame.head;
-    if (head.flags, head.number) != (0, 0) || !(1..=records_max(frame.form) as u32).contains(&frame.records) {
+    if head.flags != 0 || !(1..=records_max(frame.form) as u32).contains(&frame.records) {
         return None;
     }
     let mut fields = Fields(frame.body);

@@ -68,7 +68,7 @@ mod tests {
     fn the_latest_use_counts_and_the_tenant_stays_known() {
         let digest = |n: u8| Digest::of("test", &[n]);
         let chunk = |n: u8| Chunk::new(digest(n), 1, 1).with_tenant(TenantId(n.into()));
-        let batch = |at_ms, records| Batch { at_ms, records };
+        let batch = |at_ms, records| Batch { at_ms, follows: 0, records };
         let mut uses = LastUses::default();
         uses.add_snapshot(100, &[chunk(1), chunk(2)]);
         uses.add_batch(&batch(300, vec![Record::Touch(digest(1)), Record::Touch(digest(3))]));

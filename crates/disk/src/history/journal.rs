@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use kvtier_core::Clock;
 use kvtier_index::journal::{self as format, Record};
 
+use super::snapshot::Seen;
 use crate::home::bookkeeping;
 
 /// The most records that wait for a flush; beyond that new ones are dropped.
@@ -21,6 +22,7 @@ const FILES_MAX: usize = 4;
 /// This process's journal: `.kvtier/journal/<corner>.<number>`.
 #[derive(Debug)]
 pub struct Journal {
+    own: PathBuf,
     dir: PathBuf,
     clock: Clock,
     name: Mutex<String>,
@@ -69,6 +71,7 @@ struct Tail {
     /// The numbers of the last files, which may be deleted by now.
     numbers: VecDeque<u64>,
     bytes: u64,
+    snapshot: Seen,
     /// Bytes written since the last snapshot, in all files.
     since_snapshot: u64,
     /// Empty: where notes wait while those before are written. Made anew each time, it would come from another thread's memory each time.
@@ -78,8 +81,9 @@ struct Tail {
 impl Journal {
     /// The journal of the process whose corner is `name`. Its batches have the wall time of this clock.
     pub fn new(own: &Path, name: &str, clock: &Clock) -> Self {
-        let (dir, clock, name) = (own.join("journal"), clock.clone(), Mutex::new(name.to_owned()));
-        Journal { dir, clock, name, waiting: Mutex::default(), file: Mutex::default() }
+        let (own, dir) = (own.to_owned(), own.join("journal"));
+        let (clock, name) = (clock.clone(), Mutex::new(name.to_owned()));
+        Journal { own, dir, clock, name, waiting: Mutex::default(), file: Mutex::default() }
     }
 
     /// Notes what happened; it is written at the next [`flush`](Journal::flush).
@@ -97,7 +101,9 @@ impl Journal {
             return Ok(());
         }
         let mut bytes = Vec::new();
-        format::encode(self.clock.unix_ms(), &last_touches(tail.spare.drain(..)), &mut bytes);
+        let follows = tail.snapshot.mark(&self.own);
+        let records = last_touches(tail.spare.drain(..));
+        format::encode_after(follows, self.clock.unix_ms(), &records, &mut bytes);
         if tail.bytes > FILE_BYTES_MAX {
             tail.file = None;
         }

@@ -15,7 +15,8 @@ const BYTES_MAX: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Reader {
     dir: PathBuf,
-    /// Batches written before are in the snapshot.
+    /// Batches written before are in the snapshot that was taken then, but for those that follow it: its clock may have been ahead. 0 once all
+    /// journals were read, since what comes later is in none.
     from_ms: u64,
     read: BTreeMap<String, Progress>,
     /// Journals whose end is not whole, and that were reported.
@@ -36,7 +37,7 @@ struct Progress {
 }
 
 impl Reader {
-    /// Reads what was written after `from_ms`.
+    /// Reads what is not in the snapshot that was taken at `from_ms`.
     pub fn new(own: &Path, from_ms: u64) -> Self {
         let (read, torn, damage) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
         Reader { dir: own.join("journal"), from_ms, read, torn, damage }
@@ -53,7 +54,12 @@ impl Reader {
         let (mut batches, names) = (Vec::new(), names(&self.dir)?);
         self.read.retain(|name, _| names.contains(name));
         self.torn.retain(|name| names.contains(name));
+        // Of one process what was written later comes later, also where its clock was set back.
+        let mut last = (String::new(), (false, 0));
         for (n, name) in names.iter().enumerate() {
+            if last.0 != owner(name) {
+                last = (owner(name).to_owned(), (false, 0));
+            }
             if but.is_some_and(|but| owner(name) == but) {
                 continue;
             }
@@ -61,15 +67,24 @@ impl Reader {
             let is_complete = names.get(n + 1).is_some_and(|next| owner(next) == owner(name));
             match self.read_one(name) {
                 Ok(more) => {
-                    batches.extend(more);
+                    batches.extend(more.into_iter().map(|batch| {
+                        last.1 = last.1.max((self.follows(&batch), batch.at_ms));
+                        (last.1, batch)
+                    }));
                     self.read.entry(name.clone()).or_default().is_complete = is_complete;
                 }
                 Err(e) if e.kind() == Io::NotFound => {}
                 Err(e) => self.damage.push(format!("the journal {name} cannot be read: {e}")),
             }
         }
-        batches.sort_by_key(|batch| batch.at_ms);
-        Ok(batches)
+        self.from_ms = 0;
+        batches.sort_by_key(|(order, _)| *order);
+        Ok(batches.into_iter().map(|(_, batch)| batch).collect())
+    }
+
+    /// Whether a batch was written after the snapshot, as its writer saw.
+    fn follows(&self, batch: &Batch) -> bool {
+        batch.follows != 0 && batch.follows == format::snapshot_mark(self.from_ms)
     }
 
     /// What is new in one journal, as far as it is whole.
@@ -79,7 +94,7 @@ impl Reader {
         file.seek(SeekFrom::Start(from))?;
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;
         let mut journal = format::decode(&bytes);
-        let batches = journal.by_ref().filter(|batch| batch.at_ms > self.from_ms).collect();
+        let batches = journal.by_ref().filter(|batch| batch.at_ms > self.from_ms || self.follows(batch)).collect();
         let read = match journal.end() {
             Some(End::Torn { at } | End::Version { at, .. }) => {
                 if self.torn.insert(name.to_owned()) {
@@ -161,4 +176,37 @@ fn owner(name: &str) -> &str {
 
 fn number(name: &str) -> Option<u64> {
     name.rsplit_once('.')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_key::Digest;
+
+    use super::*;
+
+    #[test]
+    fn what_follows_a_snapshot_is_read_whatever_the_clocks_said() {
+        let own = tempfile::tempdir().unwrap();
+        fs::create_dir(own.path().join("journal")).unwrap();
+        let touch = |n: u8| Record::Touch(Digest([n; 32]));
+        let write = |name: &str, batches: &[(u64, u64, u8)]| {
+            let mut bytes = Vec::new();
+            for (snapshot_ms, at_ms, n) in batches {
+                format::encode_after(format::snapshot_mark(*snapshot_ms), *at_ms, &[touch(*n)], &mut bytes);
+            }
+            fs::write(own.path().join("journal").join(name), bytes).unwrap();
+        };
+        // The snapshot's clock was ahead by a day, and was set right after a batch that follows it.
+        let (now, ahead) = (1_790_000_000_000, 1_790_086_400_000);
+        write("a.1.0.0.9", &[(0, now - 9, 1), (ahead, ahead + 5, 2)]);
+        write("a.1.0.0.10", &[(ahead, now + 5, 3)]);
+        // Of another process: one that it wrote before, and one after.
+        write("b.1.0.0.1", &[(7, now + 1, 4), (ahead, now + 3, 5)]);
+        let mut reader = Reader::new(own.path(), ahead);
+        assert_eq!(reader.read(None).unwrap(), [touch(5), touch(2), touch(3)]);
+        assert_eq!(Reader::new(own.path(), 0).read(None).unwrap().len(), 5);
+        // What is written from now on is in no snapshot, and comes once.
+        write("c.1.0.0.1", &[(now, now + 9, 6)]);
+        assert_eq!((reader.read(None).unwrap(), reader.read(None).unwrap()), (vec![touch(6)], vec![]));
+    }
 }

@@ -3,13 +3,17 @@ use std::io::{self, ErrorKind as Io, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use kvtier_index::journal::snapshot_mark;
 use kvtier_index::snapshot::{self as format, FRAME_CHUNKS_MAX, Writer};
 use kvtier_index::{Chunk, End, Index};
 
-use crate::home::bookkeeping;
+use crate::home::{FileId, bookkeeping};
 
 /// The most bytes of a snapshot that are read: those of 56 million chunks.
 const BYTES_MAX: u64 = 4 << 30;
+
+/// More bytes than its first piece has.
+const PIECE_BYTES_MAX: u64 = 2 << 20;
 
 /// What a snapshot says.
 #[derive(Debug, Default)]
@@ -43,6 +47,28 @@ pub fn read(own: &Path) -> Snapshot {
     let lost = |why| format!("{} {why}; of the order of use, that of {} chunks is left", path.display(), chunks.len());
     let damage = damage.map(lost);
     Snapshot { at_ms: pieces.at_ms().unwrap_or(0), chunks, damage }
+}
+
+/// The newest snapshot that this process saw, read again when there is another.
+#[derive(Debug, Default)]
+pub struct Seen {
+    file: Option<FileId>,
+    mark: u32,
+}
+
+impl Seen {
+    /// The mark of the snapshot that is there now; 0 where there is none.
+    pub fn mark(&mut self, own: &Path) -> u32 {
+        let path = own.join("snapshot");
+        let file = fs::symlink_metadata(&path).ok().map(|meta| FileId::of(&meta));
+        if file != self.file {
+            let first = bookkeeping::read(&path, PIECE_BYTES_MAX).unwrap_or_default();
+            let mut pieces = format::decode(&first);
+            let _ = pieces.next();
+            (self.file, self.mark) = (file, pieces.at_ms().map_or(0, snapshot_mark));
+        }
+        self.mark
+    }
 }
 
 /// Writes the index, in the order of use, as of `at_ms`. The index is locked for a piece at a time; only one process does this at a time.
