@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::changes::ChangeLog;
 use crate::counters::add;
-use crate::home::is_read_only;
+use crate::home::{Recovered, is_read_only};
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -28,15 +28,25 @@ impl<M: Mover> Shared<M> {
         // Until all of it has succeeded the next call tries again: a directory whose ledger is not attached has no cap.
         let mut is_due = self.restore_is_due.lock().unwrap_or_else(PoisonError::into_inner);
         // A cap below what lies there was refused when the directory was opened, if at all.
-        let restored = self.home.restore().and_then(|anew| {
+        let restored = self.home.restore().and_then(|made| {
+            let anew = made != Recovered::Nothing;
+            if made == Recovered::Directory {
+                self.changes.begin_anew();
+            }
             if anew && !self.home.is_read_only() {
                 // Counted for itself: the next fault takes the place of this one.
                 add(&self.restored, 1);
                 let own = self.home.own();
-                self.fault(format!(
-                    "{} was deleted; made it again: the order of use is lost, chunks are not",
-                    own.display()
-                ));
+                self.fault(match made {
+                    Recovered::Directory => format!(
+                        "{} was taken away; goes on in the directory that is there now, with the chunks that it has",
+                        self.home.root().display()
+                    ),
+                    _ => format!(
+                        "{} was deleted; made it again: the order of use is lost, chunks are not",
+                        own.display()
+                    ),
+                });
             }
             *is_due |= anew;
             if *is_due { self.go_on_anew() } else { Ok(()) }

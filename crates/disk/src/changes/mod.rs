@@ -181,6 +181,13 @@ impl ChangeLog {
         self.is_local
     }
 
+    /// Goes on in the log that is there now: the directory is another one. All that it holds counts as missed.
+    pub fn begin_anew(&self) {
+        *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.follower() = None;
+        self.note_missed();
+    }
+
     /// Appends what this process has just done. What cannot be appended now is with the next [`flush`](Self::flush).
     pub fn append(&self, record: Record) {
         self.pending().push(record);

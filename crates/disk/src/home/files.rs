@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind as Io, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -15,7 +15,7 @@ use nix::fcntl::{FallocateFlags, OFlag, RenameFlags, fallocate, openat, renameat
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::{Corner, Home};
+use super::{Corner, Home, bookkeeping};
 use crate::name;
 
 /// Threads that read the names of a directory together.
@@ -66,7 +66,7 @@ impl Home {
 
     /// Opens a file of the directory for direct reads.
     pub fn open_at(&self, path: &str) -> io::Result<File> {
-        direct_or_not(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| openat(&self.dir, path, flags, Mode::empty()))
+        direct_or_not(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| openat(self.dir(), path, flags, Mode::empty()))
     }
 
     fn draft(&self) -> io::Result<Draft> {
@@ -118,7 +118,7 @@ impl Home {
     /// Gives an unfinished file the name beside a chunk's, whatever had it.
     pub fn publish_sidecar(&self, draft: &Draft, digest: &Digest) -> io::Result<()> {
         let Some(to) = self.sidecar(digest)? else { return self.unlink_draft(draft) };
-        Ok(renameat(draft.corner.dir(), draft.name.as_str(), &self.dir, to.as_str())?)
+        Ok(renameat(draft.corner.dir(), draft.name.as_str(), self.dir(), to.as_str())?)
     }
 
     /// The name beside a chunk's, in a layout that has such.
@@ -134,7 +134,7 @@ impl Home {
             return Ok(None);
         }
         let draft = self.draft()?;
-        match renameat(&self.dir, name::relative(digest, len).as_str(), draft.corner.dir(), draft.name.as_str()) {
+        match renameat(self.dir(), name::relative(digest, len).as_str(), draft.corner.dir(), draft.name.as_str()) {
             Ok(()) => Ok(Some(draft)),
             Err(nix::Error::ENOENT) => Ok(None),
             Err(e) => Err(e.into()),
@@ -152,7 +152,7 @@ impl Home {
     /// Gives an unfinished file a chunk's name, at once and whole. Answers whether another file had that name until now.
     pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
         let (corner, from, to) = (draft.corner.dir(), draft.name.as_str(), self.at(digest, len)?);
-        let rename = |flags| renameat2(corner, from, &self.dir, to.as_str(), flags);
+        let rename = |flags| renameat2(corner, from, self.dir(), to.as_str(), flags);
         self.publish_by(&rename, draft, digest, len)
     }
 
@@ -164,9 +164,17 @@ impl Home {
         digest: &Digest,
         len: u64,
     ) -> io::Result<bool> {
-        let over = || {
-            renameat(draft.corner.dir(), draft.name.as_str(), &self.dir, self.at(digest, len)?.as_str())
-                .map_err(io::Error::from)
+        let over = || -> io::Result<bool> {
+            let to = self.at(digest, len)?;
+            let rename = || renameat(draft.corner.dir(), draft.name.as_str(), self.dir(), to.as_str());
+            match rename() {
+                Ok(()) => Ok(true),
+                Err(nix::Error::EISDIR) => {
+                    self.put_directory_away(&self.root.join(&to))?;
+                    Ok(rename().map(|()| false)?)
+                }
+                Err(e) => Err(e.into()),
+            }
         };
         let mut made_shard = false;
         loop {
@@ -180,18 +188,45 @@ impl Home {
                 // A file system that cannot rename and tell in one step.
                 Err(nix::Error::EINVAL) => {
                     let replaced = self.find(digest, len)?.is_some();
-                    return over().map(|()| replaced);
+                    return over().map(|was_file| was_file && replaced);
                 }
                 Err(e) => return Err(e.into()),
             }
             // Swapped, not replaced: another process may take the old file away at this moment, and one of us must know that it did.
             match rename(RenameFlags::RENAME_EXCHANGE) {
-                Ok(()) => return self.unlink_draft(draft).map(|()| true),
+                Ok(()) => return Ok(self.clear_swapped(draft)),
                 Err(nix::Error::ENOENT) => {}
                 // A file system that can tell but not swap.
-                Err(nix::Error::EINVAL) => return over().map(|()| true),
+                Err(nix::Error::EINVAL) => return over(),
                 Err(e) => return Err(e.into()),
             }
+        }
+    }
+
+    /// Clears what had a chunk's name until now, and has that of the unfinished file. The chunk is published, whatever becomes of this. Answers
+    /// whether it was a file: nobody counts a directory.
+    fn clear_swapped(&self, draft: &Draft) -> bool {
+        match unlinkat(draft.corner.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir) {
+            Err(nix::Error::EISDIR) => {
+                if let Err(e) = self.put_directory_away(&draft.corner.path().join(&draft.name)) {
+                    self.note_damage(format!("a directory that had a chunk's name cannot be renamed away: {e}"));
+                }
+                false
+            }
+            // What is left goes with the corner.
+            _ => true,
+        }
+    }
+
+    /// Removes an empty directory that has the name of a file of ours; one with anything in it is kept below `.kvtier`.
+    fn put_directory_away(&self, path: &Path) -> io::Result<()> {
+        match std::fs::remove_dir(path) {
+            Err(e) if e.kind() == Io::DirectoryNotEmpty => {
+                let said = bookkeeping::put_away_because(&self.own(), path, "was a directory in the place of a chunk")?;
+                self.note_damage(said);
+                Ok(())
+            }
+            other => other,
         }
     }
 
@@ -205,7 +240,7 @@ impl Home {
 
     /// Brings everything written to this file system to the device.
     pub fn sync_all(&self) -> io::Result<()> {
-        Ok(nix::unistd::syncfs(&self.dir)?)
+        Ok(nix::unistd::syncfs(self.dir())?)
     }
 
     /// Deletes an unfinished file.
@@ -218,7 +253,7 @@ impl Home {
         let Some(at) = found_only(self.at(digest, len))? else { return Ok(false) };
         // First, so that nobody finds what is about to go, and nothing is left that no listing finds.
         self.delete_sidecar(digest)?;
-        match unlinkat(&self.dir, at.as_str(), UnlinkatFlags::NoRemoveDir) {
+        match unlinkat(self.dir(), at.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) => Ok(true),
             Err(nix::Error::ENOENT) => Ok(false),
             Err(e) => Err(e.into()),
@@ -228,7 +263,7 @@ impl Home {
     /// Deletes the file beside a chunk's, if there is one.
     pub fn delete_sidecar(&self, digest: &Digest) -> io::Result<()> {
         let Some(beside) = self.sidecar(digest)? else { return Ok(()) };
-        match unlinkat(&self.dir, beside.as_str(), UnlinkatFlags::NoRemoveDir) {
+        match unlinkat(self.dir(), beside.as_str(), UnlinkatFlags::NoRemoveDir) {
             Err(e) if e != nix::Error::ENOENT => Err(e.into()),
             _ => Ok(()),
         }
@@ -246,7 +281,7 @@ impl Home {
 
     fn stat(&self, digest: &Digest, len: u64) -> io::Result<Option<FileStat>> {
         let Some(at) = found_only(self.at(digest, len))? else { return Ok(None) };
-        match fstatat(&self.dir, at.as_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) {
+        match fstatat(self.dir(), at.as_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(nix::Error::ENOENT) => Ok(None),
             Err(e) => Err(e.into()),
@@ -301,7 +336,7 @@ impl Home {
     fn names_below(&self, dir: &str, depth: usize, each: &mut dyn FnMut(&str) -> io::Result<()>) -> io::Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = if dir.is_empty() { "." } else { dir };
-        let mut listed = match Dir::openat(&self.dir, path, flags, Mode::empty()) {
+        let mut listed = match Dir::openat(self.dir(), path, flags, Mode::empty()) {
             // No directory, or gone by now.
             Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP) if !dir.is_empty() => return Ok(()),
             other => other?,
@@ -356,7 +391,7 @@ impl Home {
 
     fn list_shard(&self, shard: u8) -> io::Result<Vec<(Digest, u64)>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir = match Dir::openat(&self.dir, format!("{shard:02x}").as_str(), flags, Mode::empty()) {
+        let mut dir = match Dir::openat(self.dir(), format!("{shard:02x}").as_str(), flags, Mode::empty()) {
             Err(nix::Error::ENOENT) => return Ok(Vec::new()),
             other => other?,
         };
@@ -411,7 +446,7 @@ mod tests {
                 let (draft, _) = home.create(8192).unwrap();
                 let to = home.at(&digest, 4096).unwrap();
                 let rename = |flags: RenameFlags| match able.contains(flags) {
-                    true => renameat2(draft.corner.dir(), draft.name.as_str(), &home.dir, to.as_str(), flags),
+                    true => renameat2(draft.corner.dir(), draft.name.as_str(), home.dir(), to.as_str(), flags),
                     false => Err(nix::Error::EINVAL),
                 };
                 assert_eq!(home.publish_by(&rename, &draft, &digest, 4096).unwrap(), replaced, "{able:?}");

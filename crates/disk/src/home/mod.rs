@@ -8,6 +8,7 @@ pub mod manifest;
 mod medium;
 mod neighbours;
 pub mod quarantine;
+mod recovery;
 mod scratch;
 
 use std::fs::{File, TryLockError};
@@ -25,6 +26,7 @@ pub use corner::{Buried, Corner, living};
 pub use files::{Draft, FileId, is_full, is_head_of_hash};
 pub use manifest::Manifest;
 pub use medium::{is_local, is_read_only, sizes};
+pub use recovery::Recovered;
 pub use scratch::Scratch;
 
 use self::manifest::Found;
@@ -47,7 +49,7 @@ const LOCK_PAUSE_MAX: Duration = Duration::from_millis(3);
 pub struct Home {
     root: PathBuf,
     /// The root, open: names are short and the way to them is not walked again for each chunk.
-    dir: OwnedFd,
+    dir: RwLock<Arc<OwnedFd>>,
     /// `None` while the directory has been read-only since it was opened.
     corner: RwLock<Option<Arc<Corner>>>,
     read_only: AtomicBool,
@@ -120,7 +122,7 @@ impl Home {
     fn new(root: &Path, dir: OwnedFd, said: Manifest, foreign: Option<Foreign>) -> Self {
         Home {
             root: root.to_owned(),
-            dir,
+            dir: RwLock::new(Arc::new(dir)),
             corner: RwLock::new(None),
             read_only: AtomicBool::new(false),
             said: Mutex::new(said),
@@ -156,6 +158,11 @@ impl Home {
             let now = if read_only { "read-only: saves are shed" } else { "writable: chunks are saved again" };
             tracing::warn!("{} is now {now}", self.root.display());
         }
+    }
+
+    /// The directory, open.
+    fn dir(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.dir.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The directory.
@@ -268,32 +275,6 @@ impl Home {
     /// Whether this process ever could write here.
     pub fn has_corner(&self) -> bool {
         self.corner.read().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-
-    /// Makes `.kvtier` again if somebody deleted it, or what we need in it; and for the first time if it could only be read until now.
-    /// Answers whether it had to.
-    pub fn restore(&self) -> io::Result<bool> {
-        let (own, mut corner) = (self.own(), self.corner.write().unwrap_or_else(PoisonError::into_inner));
-        let manifest = own.join("manifest").exists();
-        let has_corner = corner.as_ref().is_some_and(|corner| corner.is_there());
-        if manifest && has_corner {
-            return Ok(false);
-        }
-        bookkeeping::make_own(&own)?;
-        bookkeeping::repair(&own)?.into_iter().for_each(|found| self.note_damage(found));
-        let _door = lock_door(&own)?;
-        // Another process may have been faster.
-        if !own.join("manifest").exists() {
-            self.said.lock().unwrap_or_else(PoisonError::into_inner).write(&own)?;
-        }
-        if !has_corner {
-            let anew = Corner::settle(&own.join("tmp"))?;
-            if let Some(cap) = self.cap.get() {
-                anew.note_cap(*cap)?;
-            }
-            *corner = Some(Arc::new(anew));
-        }
-        Ok(true)
     }
 }
 
