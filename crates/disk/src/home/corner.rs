@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use kvtier_core::Clock;
 
+use super::process::Process;
 use super::{bookkeeping, is_local, open_rw};
 
 /// A corner of another host is taken for abandoned when its process has not shown itself for so long: locks may not reach across hosts.
@@ -48,7 +49,7 @@ impl Corner {
             }
             let alive = open_rw(&path.join("alive"))?;
             alive.lock()?;
-            alive.write_all_at(ALIVE.as_bytes(), 0)?;
+            alive.write_all_at(alive_text(None).as_bytes(), 0)?;
             let dir = File::open(&path)?.into();
             let (next, is_abandoned) = (AtomicU64::new(0), AtomicBool::new(false));
             return Ok(Corner { path, name, dir, alive, next, is_abandoned });
@@ -83,7 +84,7 @@ impl Corner {
 
     /// Notes with which cap this process has the directory open, for those who come.
     pub fn note_cap(&self, capacity_bytes: u64) -> io::Result<()> {
-        let text = format!("{ALIVE}cap: {capacity_bytes}\n");
+        let text = alive_text(Some(capacity_bytes));
         self.alive.write_all_at(text.as_bytes(), 0)?;
         self.alive.set_len(text.len() as u64)
     }
@@ -110,6 +111,13 @@ impl Drop for Corner {
     }
 }
 
+/// What this process writes into its `alive`.
+fn alive_text(capacity_bytes: Option<u64>) -> String {
+    let process = Process::this().map(|process| format!("{}\n", process.text()));
+    let cap = capacity_bytes.map(|bytes| format!("cap: {bytes}\n"));
+    format!("{ALIVE}{}{}", process.unwrap_or_default(), cap.unwrap_or_default())
+}
+
 /// When this process started, in Unix milliseconds: in a container that starts again the process number is the same.
 fn started_ms() -> u64 {
     static STARTED: OnceLock<u64> = OnceLock::new();
@@ -118,9 +126,7 @@ fn started_ms() -> u64 {
 
 /// The same from `/proc`; `None` where that is not to be had.
 fn started_by_proc() -> Option<u64> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the name in parentheses, which may hold anything, the start is the 20th number: clock ticks since the machine's.
-    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let ticks = Process::this()?.started_ticks;
     let a_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??.cast_unsigned();
     let machine = fs::read_to_string("/proc/stat").ok()?;
     let booted_s: u64 = machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
@@ -212,8 +218,13 @@ fn is_dead(corner: &Path, name: &str) -> io::Result<bool> {
         Err(e) => return Ok(e.kind() == Io::NotFound || bookkeeping::is_no_file(&e)),
     };
     if file.try_lock().is_err() {
-        return Ok(false);
+        // A child that a process forked has its locks too, and keeps them when that is killed.
+        let bytes = bookkeeping::read(&alive, ALIVE_BYTES_MAX).unwrap_or_default();
+        let noted = String::from_utf8(bytes).ok().and_then(|text| text.lines().find_map(Process::parse));
+        return Ok(noted.is_some_and(|process| process.is_gone()));
     }
+    // At once, not when the last of those who have it open closes it.
+    file.unlock()?;
     if is_local(corner)? || name.split('.').next() == Some(&host()?) {
         return Ok(true);
     }
@@ -240,6 +251,33 @@ mod tests {
         assert!(living(tmp.path()).unwrap().is_empty());
         let buried = bury_dead(tmp.path()).unwrap();
         assert_eq!((buried.corners, buried.bytes, pod.exists()), (1, 100, false));
+    }
+
+    #[test]
+    fn who_is_gone_is_dead_though_a_child_that_it_forked_has_its_lock() {
+        let tmp = tempfile::tempdir().unwrap();
+        let corner = Corner::settle(tmp.path()).unwrap();
+        corner.note_cap(7).unwrap();
+        assert_eq!(noted_cap(tmp.path(), corner.name()), Some(7));
+        let is_dead = |name: &str| is_dead(&tmp.path().join(name), name).unwrap();
+        assert!(!is_dead(corner.name()));
+        // This process has its lock, as such a child has.
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let ours = Process::this().unwrap();
+        let forked = tmp.path().join("host.1.1.0");
+        fs::create_dir(&forked).unwrap();
+        let alive = open_rw(&forked.join("alive")).unwrap();
+        alive.lock().unwrap();
+        let elsewhere = Process { boot: "another machine".into(), pid: ended.id(), ..ours.clone() };
+        let again = Process { started_ticks: ours.started_ticks + 1, ..ours.clone() };
+        let gone = Process { pid: ended.id(), ..ours.clone() };
+        for (process, expected) in [(&ours, false), (&elsewhere, false), (&again, true), (&gone, true)] {
+            alive.set_len(0).unwrap();
+            alive.write_all_at(format!("{ALIVE}{}\n", process.text()).as_bytes(), 0).unwrap();
+            assert_eq!(is_dead("host.1.1.0"), expected, "{process:?}");
+        }
+        assert_eq!(bury_dead(tmp.path()).unwrap().corners, 1);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod files;
 pub mod manifest;
 mod medium;
 mod neighbours;
+mod process;
 pub mod quarantine;
 mod recovery;
 mod scratch;
@@ -308,13 +309,23 @@ pub fn kind_of(e: &io::Error) -> ErrorKind {
     }
 }
 
+/// The door's lock. Unlocked when this is dropped, not only closed: a child that this process forked meanwhile has the file open too.
+#[derive(Debug)]
+pub struct Door(File);
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
 /// Waits until no other process registers or clears, but not for one that is frozen while it does.
-fn lock_door(own: &Path) -> io::Result<File> {
+fn lock_door(own: &Path) -> io::Result<Door> {
     lock_door_within(own, DOOR_WAIT_MAX)
 }
 
 /// The same, but waits no longer than `most`.
-pub fn lock_door_within(own: &Path, most: Duration) -> io::Result<File> {
+pub fn lock_door_within(own: &Path, most: Duration) -> io::Result<Door> {
     let path = own.join("door");
     let door = open_rw(&path)?;
     lock_within(&door, most).map_err(|e| match e.kind() {
@@ -327,7 +338,7 @@ pub fn lock_door_within(own: &Path, most: Duration) -> io::Result<File> {
         }
         _ => e,
     })?;
-    Ok(door)
+    Ok(Door(door))
 }
 
 /// Locks a file, but waits no longer than `most` for whoever has it: a process that is frozen with the lock must not stop the others.

@@ -14,7 +14,7 @@ const PREFIXES: [&str; 4] = [".kvtier-doctor.", ".kvtier-probe.", ".kvtier-bench
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl Scratch {
@@ -34,7 +34,7 @@ impl Scratch {
             let _ = lock.lock();
             // Somebody may have swept it before it was locked.
             if fs::metadata(&path).is_ok_and(|now| lock.metadata().is_ok_and(|ours| ours.ino() == now.ino())) {
-                return Ok(Scratch { path, _lock: lock });
+                return Ok(Scratch { path, lock });
             }
         }
     }
@@ -48,6 +48,8 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
+        // A child that this process forked has it open too.
+        let _ = self.lock.unlock();
     }
 }
 

@@ -1,0 +1,82 @@
+use std::fs;
+
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
+/// What a line about a process begins with.
+const HEAD: &str = "process: ";
+
+/// A process, so that another on the same machine can tell whether it still runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    /// When it started, in clock ticks since the machine did: its number may be another's by now.
+    pub started_ticks: u64,
+    /// Where its number and the ticks mean it.
+    pub namespaces: String,
+    /// Which start of which machine.
+    pub boot: String,
+}
+
+/// What the kernel says of a process.
+struct Stat {
+    state: char,
+    threads: u64,
+    started_ticks: u64,
+}
+
+impl Process {
+    /// This one; `None` where `/proc` is not to be had.
+    pub fn this() -> Option<Self> {
+        let of = |kind: &str| fs::read_link(format!("/proc/self/ns/{kind}")).ok()?.into_os_string().into_string().ok();
+        // Older kernels have one time for all.
+        let namespaces = [of("pid")?, of("time").unwrap_or_default()];
+        Some(Process {
+            pid: std::process::id(),
+            started_ticks: stat("self")?.started_ticks,
+            namespaces: namespaces.concat(),
+            boot: fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned(),
+        })
+    }
+
+    /// A line for others.
+    pub fn text(&self) -> String {
+        format!("{HEAD}{} {} {} {}", self.pid, self.started_ticks, self.namespaces, self.boot)
+    }
+
+    /// Reads such a line; `None` for any other.
+    pub fn parse(line: &str) -> Option<Self> {
+        let mut words = line.strip_prefix(HEAD)?.splitn(4, ' ');
+        let (pid, started_ticks) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let (namespaces, boot) = (words.next()?.to_owned(), words.next()?.to_owned());
+        Some(Process { pid, started_ticks, namespaces, boot })
+    }
+
+    /// Whether it certainly runs no more. Of a process of another machine or container nobody can tell.
+    pub fn is_gone(&self) -> bool {
+        let is_near = |us: &Process| us.boot == self.boot && us.namespaces == self.namespaces;
+        if !Process::this().as_ref().is_some_and(is_near) {
+            return false;
+        }
+        match stat(&self.pid.to_string()) {
+            // Ended, and its parent has not asked how.
+            Some(stat) => {
+                stat.started_ticks != self.started_ticks || (matches!(stat.state, 'Z' | 'X') && stat.threads <= 1)
+            }
+            // `/proc` may hide the processes of others.
+            None => i32::try_from(self.pid).is_ok_and(|pid| kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)),
+        }
+    }
+}
+
+fn stat(pid: &str) -> Option<Stat> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name in parentheses, which may hold anything.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(Stat {
+        state: fields.first()?.chars().next()?,
+        threads: fields.get(17)?.parse().ok()?,
+        started_ticks: fields.get(19)?.parse().ok()?,
+    })
+}
