@@ -23,6 +23,8 @@ const NUMPY: &str = "numpy>=2.2,<3";
 const SERVER: (&str, &str) = ("kvtier-s3-server", "KVTIER_S3_SERVER");
 /// The command, which the wheel brings.
 const COMMAND: &str = "kvtier";
+/// Why tests of real GPUs are skipped on a machine without one, as `crates/py/tests/test_gpu.py` says it.
+const NO_GPU: &str = "skipped 'torch finds no GPU here'";
 /// The longest that the module's tests may take.
 const TESTS_LIMIT_S: u64 = 30 * 60;
 /// With the lengths of a night.
@@ -121,12 +123,14 @@ pub fn with_stand_in(cmd: Cmd) -> Cmd {
 pub struct Tests {
     pub passed: u64,
     pub skipped: u64,
+    /// Of those, the ones that need a GPU.
+    need_gpu: u64,
 }
 
 impl Tests {
-    /// An error where any was skipped.
+    /// An error where any was skipped, but for those that need a GPU where there is none.
     pub fn whole(self) -> Result<Self> {
-        match self.skipped {
+        match self.skipped.saturating_sub(self.need_gpu) {
             0 => Ok(self),
             skipped => bail!("{skipped} tests were skipped; what they say is above"),
         }
@@ -137,14 +141,19 @@ impl Tests {
         let line = |begin: &str| said.lines().rev().find_map(|line| line.strip_prefix(begin));
         let ran: u64 = line("Ran ")?.split(' ').next()?.parse().ok()?;
         let skipped = line("OK (skipped=").and_then(|rest| rest.strip_suffix(')')?.parse().ok()).unwrap_or(0);
-        Some(Tests { passed: ran.checked_sub(skipped)?, skipped })
+        let need_gpu = said.lines().filter(|line| line.ends_with(NO_GPU)).count() as u64;
+        Some(Tests { passed: ran.checked_sub(skipped)?, skipped, need_gpu })
     }
 }
 
 impl fmt::Display for Tests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} tests", self.passed)?;
-        if self.skipped > 0 { write!(f, ", {} skipped", self.skipped) } else { Ok(()) }
+        match (self.skipped, self.need_gpu) {
+            (0, _) => Ok(()),
+            (skipped, 0) => write!(f, ", {skipped} skipped"),
+            (skipped, need_gpu) => write!(f, ", {skipped} skipped ({need_gpu} need a GPU)"),
+        }
     }
 }
 
@@ -171,9 +180,19 @@ mod tests {
     #[test]
     fn the_closing_line_is_read() {
         let read = |end: &str| Tests::read(&format!("...\n-----\nRan 20 tests in 24.7s\n\n{end}\n"));
-        assert_eq!(read("OK"), Some(Tests { passed: 20, skipped: 0 }));
-        assert_eq!(read("OK (skipped=3)"), Some(Tests { passed: 17, skipped: 3 }));
+        assert_eq!(read("OK"), Some(Tests { passed: 20, skipped: 0, need_gpu: 0 }));
+        assert_eq!(read("OK (skipped=3)"), Some(Tests { passed: 17, skipped: 3, need_gpu: 0 }));
         assert!(read("OK (skipped=3)").unwrap().whole().is_err());
+        let gpu = |skipped: u64| {
+            let said =
+                format!("test_a ... {NO_GPU}\ntest_b ... {NO_GPU}\nRan 20 tests in 1s\n\nOK (skipped={skipped})\n");
+            Tests::read(&said).unwrap()
+        };
+        assert_eq!(gpu(2).whole().unwrap().to_string(), "18 tests, 2 skipped (2 need a GPU)");
+        assert!(gpu(3).whole().is_err(), "one for another reason");
+        // The module's tests give that reason.
+        let tests = fs::read_to_string(root().join("crates/py/tests/test_gpu.py")).unwrap();
+        assert!(tests.contains(NO_GPU.trim_start_matches("skipped '").trim_end_matches('\'')));
         assert_eq!(Tests::read("Traceback"), None);
     }
 }
