@@ -581,7 +581,7 @@ fn a_take_over_brings_back_nothing_that_went_and_counts_all_that_came() {
     keys[20..30].iter().for_each(|key| assert_eq!(third.save(key, LEN), Saved::Stored));
     within(Duration::from_secs(180), "the third says so", || third.count("journaled") >= 10);
     all_is_in_the_snapshot(&first, &keys[1]);
-    assert_eq!(second.used(), 20 * LEN as u64, "it reads the journal of the evictor alone");
+    assert!([20, 30].map(|chunks| chunks * LEN as u64).contains(&second.used()), "of the third it may have read");
     close(first);
     // While nobody evicts.
     assert_eq!(second.suite.remove(&Arc::from([keys[3].clone()])).removed, 1);

@@ -115,10 +115,16 @@ pub async fn claim<'a>(shared: &'a Shared, want: &Want, until: Instant) -> Resul
             let mut books = shared.books();
             let limit = books.limit_of(want.tenant);
             let index = &mut books.index;
+            let cap = index.usage().capacity;
+            let is_shared = !shared.compat && want.bytes <= cap;
             let asked = match evicts {
+                _ if is_shared && !shared.truth.shares.allows(want.bytes, cap) => Reserve::Busy,
                 true => index.reserve_for(shared.now_ms(), want),
                 false => shared.truth.reserve(index, want, limit),
             };
+            if matches!(asked, Reserve::Granted(_)) {
+                shared.truth.shares.grant(want.bytes);
+            }
             (asked, index.usage().reserved > 0)
         };
         match asked {
@@ -133,6 +139,7 @@ pub async fn claim<'a>(shared: &'a Shared, want: &Want, until: Instant) -> Resul
             _ => return Err(ShedReason::Full),
         }
         wanted.get_or_insert_with(|| Wanted::new(&shared.outbox, *want));
+        shared.truth.hurry();
         if tokio::time::timeout_at(until, freed).await.is_err() {
             return Err(ShedReason::Full);
         }
@@ -155,8 +162,9 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
             }
             let (gone, _) = delete_victims(&shared, victims).await;
             add(&shared.counters.evicted, gone as u64);
-            if gone == 0 {
-                tokio::time::sleep(PAUSE).await;
+            match gone {
+                0 => tokio::time::sleep(PAUSE).await,
+                _ => shared.truth.hurry(),
             }
         }
         // What was chosen when another took over stays. Who waited for it to go asks as one who does not evict.

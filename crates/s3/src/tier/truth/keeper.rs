@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::merge::{self, Merger};
+use super::shares::Exchange;
 use super::tenant_key;
 use super::{ANY, Evictor, FIRST, bytes, caveats, holder, snapshot, sweep, uploads};
 use crate::Put;
@@ -28,6 +29,10 @@ const JOURNALS_STAY: u32 = 3;
 const STARTS_MAX: u32 = 5;
 /// And so often, now and then, before it is given up for good.
 const TRIES_MAX: u32 = 20;
+/// The first round comes after one part in so many of an interval, and each next one after twice the time.
+const EARLY_PART: u32 = 30;
+/// Where room is short, rounds come as often as this.
+const HURRY_PART: u32 = 10;
 /// Ages and intervals are cut to seconds.
 const AGE_CUT_S: i64 = 2;
 
@@ -41,15 +46,27 @@ pub async fn keep(shared: Arc<Shared>) {
     let mut keeper = Keeper::new(Arc::clone(&shared));
     keeper.start().await;
     let listing = tokio::spawn(list(Arc::clone(&shared), keeper.known_ms));
-    let mut due = Instant::now() + every;
+    // Others may start at the same time: the first rounds come soon after each other.
+    let mut pause = every / EARLY_PART;
+    let mut last = Instant::now();
+    let mut due = last + pause;
     while !shared.gate.is_closed() {
-        // Who takes over does so at once.
-        if tokio::time::timeout_at(due, shared.truth.took_over.notified()).await.is_ok() {
-            keeper.catch_up().await;
-            continue;
+        tokio::select! {
+            // Who takes over does so at once.
+            () = shared.truth.took_over.notified() => {
+                keeper.catch_up().await;
+                continue;
+            }
+            () = shared.truth.hurry.notified() => {
+                due = due.min(last + every / HURRY_PART);
+                continue;
+            }
+            () = tokio::time::sleep_until(due) => {}
         }
-        due = Instant::now() + every;
-        keeper.round().await;
+        keeper.round(pause < every).await;
+        pause = (2 * pause).min(every);
+        last = Instant::now();
+        due = last + pause;
     }
     listing.abort();
 }
@@ -101,6 +118,12 @@ fn told(shared: &Shared, what: &'static str, done: crate::Result<()>) -> bool {
     done.map_err(|e| drop(shared.error(what, None, e))).is_ok()
 }
 
+/// Shows the others that this node is there: a journal that tells of nothing.
+async fn show(shared: &Shared) -> crate::Result<()> {
+    let name = shared.truth.paths.journal(&shared.truth.node, 0);
+    bytes::put(&shared.client, &name, Vec::new(), &Put::default()).await.map(drop)
+}
+
 /// Writes what was noted since the last time.
 async fn flush(shared: &Shared) -> crate::Result<()> {
     let truth = &shared.truth;
@@ -135,6 +158,8 @@ struct Keeper {
     /// Whom this node follows, whom it followed before, and for how many looks more at that one's journal.
     follows: Option<String>,
     followed: Option<(String, u32)>,
+    /// How many nodes there are, this one included, as of the last look at all journals.
+    nodes: usize,
     /// The snapshot that was read is of an earlier build, which wrote the names of tenants into it.
     names_tenants: bool,
 }
@@ -151,6 +176,7 @@ impl Keeper {
             failed: 0,
             follows: None,
             followed: None,
+            nodes: 1,
             names_tenants: false,
             shared,
         }
@@ -163,8 +189,20 @@ impl Keeper {
             self.shared.truth.caught_up.store(ANY, Ordering::Relaxed);
             tokio::time::sleep(PAUSE).await;
         }
+        // Before the journals of others are listed: of two that start at a time, one at least sees the other.
+        told(&self.shared, "journal", show(&self.shared).await);
         let journals = self.shared.truth.paths.journals();
         self.merge(&journals).await;
+        self.exchanged();
+    }
+
+    /// What the others wrote is known, as far as they told: this node's share begins anew.
+    fn exchanged(&mut self) {
+        let shared = &self.shared;
+        let usage = shared.books().index.usage();
+        let free = usage.capacity.saturating_sub(usage.used.saturating_add(usage.reserved));
+        shared.truth.shares.exchanged(Exchange { nodes: self.nodes, free });
+        shared.freed.notify_waiters();
     }
 
     /// Reads the first snapshot, unless that is done; `false` when it is to be tried again.
@@ -237,13 +275,19 @@ impl Keeper {
         Ok(())
     }
 
-    async fn round(&mut self) {
+    /// One round; an `early` one looks who else is there, and has nothing to tell to nobody.
+    async fn round(&mut self, early: bool) {
         let shared = Arc::clone(&self.shared);
-        told(&shared, "journal", flush(&shared).await);
+        if !early || shared.truth.shares.has_others() {
+            told(&shared, "journal", flush(&shared).await);
+        }
         let caught_up = self.learn().await && self.catch_up().await;
         let leads = shared.truth.may_evict(shared.now_ms());
+        let cap = shared.books().index.usage().capacity;
+        // What all others write matters while much is free.
+        let reads_all = leads || early || shared.truth.shares.is_filling(cap);
         let directory = match shared.truth.holder() {
-            _ if leads => Some(shared.truth.paths.journals()),
+            _ if reads_all => Some(shared.truth.paths.journals()),
             Some(holder) => Some(shared.truth.paths.journals_of(&holder)),
             // It takes no part in the game for the lease, and so cannot know whose journal to read.
             None if shared.truth.config.evictor == Evictor::Never => Some(shared.truth.paths.journals()),
@@ -254,6 +298,7 @@ impl Keeper {
             self.hear_out().await;
             self.merger.ask(&shared).await;
         }
+        self.exchanged();
         // One whose order is not known is not written over.
         if leads && caught_up && self.is_snapshot_due() {
             told(&shared, "snapshot", self.snapshot().await);
@@ -282,6 +327,10 @@ impl Keeper {
             Ok(records) => {
                 self.merged += records as u64;
                 self.shared.outbox.ring();
+                if directory == self.shared.truth.paths.journals() {
+                    let every_s = self.shared.truth.config.journal_every.as_secs().cast_signed();
+                    self.nodes = self.merger.nodes(&self.shared, AGE_CUT_S + 3 * every_s);
+                }
             }
             Err(e) => drop(self.shared.error("journal", None, e)),
         }

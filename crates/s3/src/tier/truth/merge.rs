@@ -100,6 +100,16 @@ impl Merger {
         Ok(())
     }
 
+    /// How many nodes wrote to the bucket of late, this one included, where all journals were listed: those that have an object that is not older
+    /// than `age_s`.
+    pub fn nodes(&self, shared: &Shared, age_s: i64) -> usize {
+        let (entries, date) = &self.listed;
+        let own = shared.truth.paths.journals_of(&shared.truth.node);
+        let is_young = |entry: &&Entry| date.is_none_or(|date| date - entry.modified <= age_s);
+        let others = entries.iter().filter(is_young).filter(|entry| !entry.key.starts_with(&own));
+        1 + others.map(|entry| node_of(&entry.key)).collect::<HashSet<&str>>().len()
+    }
+
     /// The names of some of what lies there: `wanted` is told whether it is known already.
     fn names(&self, shared: &Shared, wanted: impl Fn(bool, &Entry) -> bool) -> Vec<String> {
         let own = shared.truth.paths.journals_of(&shared.truth.node);

@@ -19,6 +19,7 @@ mod manifest;
 mod merge;
 mod paths;
 mod round;
+mod shares;
 mod snapshot;
 mod sweep;
 mod tenant_key;
@@ -47,6 +48,7 @@ use crate::Client;
 use journal::Journal;
 use lease::Lease;
 use paths::Paths;
+pub use shares::Shares;
 
 /// A node that does not evict writes up to so many times the cap by its own reckoning, which learns late of what the evictor deletes; and one
 /// chunk more.
@@ -82,6 +84,10 @@ pub struct Truth {
     took_over: Notify,
     /// Notified when the key of tenants is known, or another one.
     key_known: Notify,
+    /// How much of the free room this node may fill before it hears of the others.
+    pub shares: Shares,
+    /// Notified when nodes should tell each other soon what they did: room is short.
+    hurry: Notify,
     /// Objects of an earlier build that name tenants may be there.
     may_name_tenants: AtomicBool,
 }
@@ -127,6 +133,8 @@ impl Truth {
             caught_up: AtomicU64::new(FIRST),
             took_over: Notify::new(),
             key_known: Notify::new(),
+            shares: Shares::default(),
+            hurry: Notify::new(),
             may_name_tenants: AtomicBool::new(true),
         }
     }
@@ -137,6 +145,13 @@ impl Truth {
             Evictor::Lease => self.lease().held(now_ms).is_some_and(|epoch| self.has_caught_up(epoch)),
             Evictor::Single => true,
             Evictor::Never => false,
+        }
+    }
+
+    /// Room is short, or was made: the other nodes should hear of it soon, and this one of them.
+    pub fn hurry(&self) {
+        if self.shares.has_others() {
+            self.hurry.notify_one();
         }
     }
 

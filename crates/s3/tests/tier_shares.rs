@@ -1,0 +1,75 @@
+//! Several nodes that fill an empty bucket at the same time: how far it grows above its cap, and how much of their saves is kept.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use kvtier_core::{Saved, Tier};
+use support::tier::{World, plain_server};
+
+const LEN: usize = 10_000;
+const CAP_CHUNKS: u64 = 200;
+const NODES: u64 = 4;
+
+#[test]
+fn nodes_that_start_on_an_empty_bucket_fill_it_once() {
+    let server = plain_server();
+    // An interval as long as the whole test: without shares nobody hears of anybody before each has filled the bucket.
+    let worlds: Vec<World> = (0..NODES)
+        .map(|_| {
+            World::over(Arc::clone(&server), |mut config| {
+                config.truth.journal_every = Duration::from_secs(6);
+                config.truth.lease_term = Duration::from_secs(4);
+                config.truth.sweep_every = Duration::from_secs(600);
+                config.with_capacity(CAP_CHUNKS * LEN as u64)
+            })
+        })
+        .collect();
+    let (stop, most) = (AtomicBool::new(false), AtomicU64::new(0));
+    let in_bucket = || server.keys("kv/").iter().filter(|name| !name.contains("/.kvtier/")).count() as u64;
+    let kept = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                most.fetch_max(in_bucket(), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let writers: Vec<_> = worlds
+            .iter()
+            .zip(0..)
+            .map(|(world, node)| {
+                scope.spawn(move || {
+                    let (begun, mut kept) = (Instant::now(), 0);
+                    for n in 0..CAP_CHUNKS {
+                        kept += u64::from(world.save(&world.suite.key(node * 10_000 + n), LEN) == Saved::Stored);
+                        if begun.elapsed() > Duration::from_secs(12) {
+                            break;
+                        }
+                    }
+                    kept
+                })
+            })
+            .collect();
+        let kept: Vec<u64> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        stop.store(true, Ordering::Relaxed);
+        kept
+    });
+    let most = most.load(Ordering::Relaxed);
+    assert!(most <= CAP_CHUNKS * 8 / 5, "{most} chunks lay there, the cap is {CAP_CHUNKS}; kept by each: {kept:?}");
+    assert!(kept.iter().sum::<u64>() >= CAP_CHUNKS * 3 / 5, "the bucket is filled: {kept:?}");
+    worlds.iter().for_each(|world| world.tier().close().wait().unwrap());
+}
+
+#[test]
+fn a_node_alone_takes_the_whole_cap_at_once() {
+    let world = World::over(plain_server(), |mut config| {
+        config.truth.journal_every = Duration::from_secs(600);
+        config.with_capacity(CAP_CHUNKS * LEN as u64)
+    });
+    for n in 0..CAP_CHUNKS * 9 / 10 {
+        assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored, "chunk {n}");
+    }
+}
