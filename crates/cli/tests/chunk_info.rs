@@ -166,8 +166,8 @@ fn ls_long_shows_model_tenant_age_and_last_use_and_never_a_salt() {
             assert_eq!((&one["model"], &one["bytes"]), (&chunk.model.into(), &LEN.into()), "{one}");
             assert_eq!(one["namespace"], chunk.key().namespace().digest().to_hex());
             let salt = kvtier::key::KeySummary::from_canonical(&chunk.key().canonical()).unwrap().salt_digest;
-            let digits = salt.map(|digest| digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-            // The tenant of a key without a salt is in the journals, which a copy into a bucket does not write.
+            let digits = salt.map(|digest| digest[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+            // Without a salt the tenant is told by journals, which a copy into a bucket does not write.
             assert!(digits.is_none_or(|digits| one["tenant"] == digits.as_str()), "{one}");
             let line = text.lines().find(|line| line.ends_with(&digest)).unwrap();
             assert!(line.contains(chunk.model) && (chunk.model == "org/b" || line.contains(" 10d ")), "{line}");
@@ -183,7 +183,7 @@ fn the_last_use_is_what_the_journals_of_a_directory_say() {
     for one in &found {
         let used = one["used_s"].as_u64().unwrap();
         assert!(used <= now && now - used < 3600, "{one}");
-        assert_eq!(one["tenant"].as_str().unwrap().len(), 8, "{one}");
+        assert_eq!(one["tenant"].as_str().unwrap().len(), 32, "{one}");
     }
     fs::remove_dir_all(dir.path().join(".kvtier/journal")).unwrap();
     let _ = fs::remove_file(dir.path().join(".kvtier/snapshot"));
@@ -208,7 +208,7 @@ fn the_last_use_in_a_bucket_is_what_its_nodes_wrote() {
     assert!(!found.is_empty(), "{keys:?}");
     for one in found {
         assert!(one["used_s"].as_i64().is_some_and(|used| used > 0), "{one} {keys:?}");
-        assert!(one["tenant"].as_str().is_some_and(|tenant| tenant.len() == 8), "{one}");
+        assert!(one["tenant"].as_str().is_some_and(|tenant| tenant.len() == 32), "{one}");
     }
 }
 
@@ -439,7 +439,7 @@ fn key_reads_the_file_of_a_chunk() {
     let salted = answer(&dir.file(&CHUNKS[1]));
     assert_eq!(salted["readings"][0]["key"]["model"], "org/a");
     assert!(
-        salted["readings"][0]["key"]["tenant"].as_str().unwrap().len() == 8 && !salted.to_string().contains("pepper")
+        salted["readings"][0]["key"]["tenant"].as_str().unwrap().len() == 32 && !salted.to_string().contains("pepper")
     );
     let path = dir.file(&CHUNKS[0]).display().to_string();
     assert!(ok(kvtier(&["key", &path, "--to", "mp-native"])).starts_with("org/a@"));
