@@ -167,7 +167,7 @@ fn ls_long_shows_model_tenant_age_and_last_use_and_never_a_salt() {
             assert_eq!(one["namespace"], chunk.key().namespace().digest().to_hex());
             let salt = kvtier::key::KeySummary::from_canonical(&chunk.key().canonical()).unwrap().salt_digest;
             let digits = salt.map(|digest| digest[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-            // Without a salt the tenant is told by journals, which a copy into a bucket does not write.
+            // The tenant of a key without a salt is in the journals, which a copy into a bucket does not write.
             assert!(digits.is_none_or(|digits| one["tenant"] == digits.as_str()), "{one}");
             let line = text.lines().find(|line| line.ends_with(&digest)).unwrap();
             assert!(line.contains(chunk.model) && (chunk.model == "org/b" || line.contains(" 10d ")), "{line}");

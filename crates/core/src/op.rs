@@ -127,6 +127,8 @@ pub enum ShedReason {
     Sets,
     /// The medium is read-only; what it has is served.
     ReadOnly,
+    /// The medium itself is full, below the cap of the tier, and nothing that could be evicted made room on it.
+    DeviceFull,
 }
 
 /// What a lookup says of one key.

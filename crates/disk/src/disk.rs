@@ -18,6 +18,7 @@ use crate::home::{self, Home};
 use crate::keeper::{Chores, Keeper};
 use crate::layout::{self, Foreign, Sweeper, Verify};
 use crate::ledger::Ledger;
+use crate::ledger_check::LedgerCheck;
 use crate::mover::Mover;
 use crate::name::{self, PAGE};
 use crate::pool::{Lane, Pool};
@@ -150,20 +151,36 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
             home.note_damage(format!("{}/ledger is damaged; it is counted anew", own.display()));
         }
         let ledger = if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
-        // Nobody else is at work: what is listed is what there is. Otherwise the others keep the total, but for those who died.
         let used = index.usage().used;
-        if may_write {
-            ledger.give(home.buried.bytes + twins_bytes)?;
-            home.at_the_door(|alone| ledger.recount(alone, || Ok(used + aside_bytes)))?;
-            ledger.fold()?;
-        }
-        Ok((ledger, reader, aside_bytes))
+        let ledger_check = match may_write {
+            true => count_at_start(&home, &ledger, used + aside_bytes, twins_bytes > 0)?,
+            false => LedgerCheck::default(),
+        };
+        Ok((ledger, ledger_check, reader, aside_bytes))
     };
-    let (ledger, reader, aside_bytes) = open().map_err(failed)?;
+    let (ledger, ledger_check, reader, aside_bytes) = open().map_err(failed)?;
     // Without a corner nothing is written until there is one.
     let journal = Journal::new(&own, home.corner().as_ref().map_or("", |corner| corner.name()), &config.clock);
     let geometry = Geometry::new(&manifest);
-    Ok((Books { home, ledger, journal, changes, tenants, aside_bytes, geometry }, reader))
+    Ok((Books { home, ledger, ledger_check, journal, changes, tenants, aside_bytes, geometry }, reader))
+}
+
+/// Sets the ledger to what is `listed`, where no other process has the directory open. Otherwise they keep the total, unless something was
+/// `changed` beside them.
+fn count_at_start(home: &Home, ledger: &Ledger, listed: u64, changed: bool) -> std::io::Result<LedgerCheck> {
+    let counted = home.at_the_door(|alone| match alone {
+        true => ledger.recount(true, || Ok(listed)).map(|done| LedgerCheck::new(done, false)),
+        false => {
+            let changed = changed || home.buried.corners > 0;
+            let count = || home.count().map(|census| census.bytes);
+            ledger.recount(changed, count).map(|_| LedgerCheck::new(None, true))
+        }
+    });
+    match counted.and_then(|ledger_check| ledger.fold().map(|()| ledger_check)) {
+        // A process that is stopped keeps the lock: nothing is claimed before it is free.
+        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(LedgerCheck::new(None, true)),
+        counted => counted,
+    }
 }
 
 /// The change log, from its present end on.
@@ -480,6 +497,7 @@ impl<M: Mover> Observe for Disk<M> {
         reasons.extend(self.shared.home.is_read_only().then(|| read_only.to_owned()));
         reasons.extend(self.shared.tell_of_restoring());
         reasons.extend(self.shared.home.damage());
+        reasons.extend(self.shared.medium.describe(&self.shared.clock));
         reasons.extend(self.shared.home.foreign().map(Foreign::describe));
         reasons.extend(self.shared.geometry.describe());
         let mut counters = self.shared.counters.all();
@@ -487,7 +505,8 @@ impl<M: Mover> Observe for Disk<M> {
         let gate = self.shared.gate.stats();
         counters.extend([("queue_us", self.hands.pool.waited_us())]);
         counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
-        Status::new(!self.shared.gate.is_closed(), reasons, counters)
+        let healthy = !self.shared.gate.is_closed() && !self.shared.medium.sheds(&self.shared.clock);
+        Status::new(healthy, reasons, counters)
     }
 }
 

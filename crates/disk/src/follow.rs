@@ -72,8 +72,9 @@ impl<M: Mover> Shared<M> {
         match record {
             Record::Insert(chunk) => self.follow_insert(*chunk),
             Record::Remove(digest) => {
+                self.ledger_check.explained(digest);
                 let known = self.index().known(digest).map(|entry| entry.chunk.len);
-                known.into_iter().for_each(|len| self.vanished(digest, len));
+                known.into_iter().for_each(|len| self.removed_by_another(digest, len));
             }
             _ => {}
         }
@@ -142,6 +143,8 @@ impl<M: Mover> Shared<M> {
                     _ if index.is_suspect(&digest) => to_compare.push((digest, len)),
                     _ if index.is_leaving(&digest) => {}
                     None => {
+                        // Published a moment ago, or put there by another program: then the ledger does not count it.
+                        self.ledger_check.suspect();
                         let _ = index.insert(Chunk::new(digest, len, name::file_len(len)));
                         self.listeners.note(Event::Stored { key: digest, len });
                     }

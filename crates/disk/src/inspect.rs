@@ -229,13 +229,14 @@ impl Directory {
     /// The medium's; then the chunk is still there.
     pub fn remove(&self, chunk: &Named) -> io::Result<bool> {
         let accounting = self.accounting()?;
+        let since = accounting.as_ref().and_then(|accounting| accounting.generation());
         foreign::remove_sidecar(self.layout, &self.path(chunk))?;
         match fs::remove_file(self.path(chunk)) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
         }
         if let Some(accounting) = accounting {
-            accounting.count(-self.file_len(chunk).cast_signed());
+            accounting.release(self.file_len(chunk), since);
             accounting.append(Record::Remove(chunk.digest));
         }
         Ok(true)
@@ -263,25 +264,29 @@ impl Directory {
         };
         self.make_own()?;
         let (corner, accounting) = (home::visit(&own)?, self.accounting()?);
+        let since = accounting.as_ref().and_then(|accounting| accounting.generation());
         let taken = corner.path().join(path.file_name().unwrap_or_default());
         match fs::rename(&path, &taken) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
         }
-        let count = |bytes| accounting.iter().for_each(|accounting| accounting.count(bytes));
-        let counted = self.file_len(chunk).cast_signed();
+        let release = |bytes| accounting.iter().for_each(|accounting| accounting.release(bytes, since));
+        let counted = self.file_len(chunk);
         if FileId::of(&fs::symlink_metadata(&taken)?) != seen {
             // A tier wrote the chunk anew between our look and our hand: back with it, or, where there is a newer one, away.
             if !quarantine::move_to_free(&taken, &path) {
                 fs::remove_file(&taken)?;
-                count(-counted);
+                release(counted);
             }
             return Ok(false);
         }
         foreign::remove_sidecar(self.layout, &path)?;
         let kept = quarantine::keep(&own, &taken, self.quarantine_bytes_max)?;
-        count(kept.cast_signed() - counted);
-        accounting.iter().for_each(|accounting| accounting.append(Record::Remove(chunk.digest)));
+        release(counted.saturating_sub(kept));
+        if let Some(accounting) = &accounting {
+            accounting.add(kept.saturating_sub(counted));
+            accounting.append(Record::Remove(chunk.digest));
+        }
         Ok(true)
     }
 
@@ -329,6 +334,14 @@ impl Directory {
         sum.ledger_bytes = Ledger::peek(&self.own())?;
         sum.snapshot = self.own().join("snapshot").exists();
         Ok(sum)
+    }
+
+    /// Bytes of all that a ledger counts.
+    fn count(&self) -> io::Result<u64> {
+        let mut bytes = quarantine::list(&self.own())?.iter().map(|kept| kept.bytes).sum();
+        home::census::drafts(&self.own().join("tmp"), &mut |_, claimed| bytes += claimed)?;
+        self.walk(|_, _, named| bytes += named.map_or(0, |chunk| self.file_len(&chunk)))?;
+        Ok(bytes)
     }
 
     /// Every entry of every shard: with its metadata only where its name is no chunk's.

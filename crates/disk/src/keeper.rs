@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,8 +20,8 @@ const TICK: Duration = Duration::from_secs(1);
 const NETWORK_TICK: Duration = Duration::from_millis(400);
 /// How often the quarantine and the neighbours are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How soon they are looked at again when the ledger seems to be wrong: later than who counts stands still before it writes.
-const DOUBT_FOR: Duration = Duration::from_secs(3);
+/// How soon the ledger is compared with the directory again while it seems to be wrong.
+const CHECK_AGAIN_EVERY: Duration = Duration::from_secs(2);
 /// A snapshot is taken when all processes journaled so much since the last one.
 const SNAPSHOT_AFTER_BYTES: u64 = 4 << 20;
 
@@ -75,8 +74,6 @@ pub struct Chores<M: Mover> {
     flush_every: Duration,
     flushed: Instant,
     looked: Instant,
-    /// By how much the ledger seemed to be wrong then.
-    doubt: Option<i64>,
     free_min_bytes: u64,
     /// When free space was looked at last.
     watched: Instant,
@@ -119,7 +116,6 @@ impl<M: Mover> Chores<M> {
             flush_every,
             flushed,
             looked,
-            doubt: None,
             free_min_bytes,
             watched: flushed,
             evictor,
@@ -140,7 +136,7 @@ impl<M: Mover> Chores<M> {
             self.corner = corner;
             self.tell("make `.kvtier/evictor` again", Chores::begin_anew);
         }
-        self.tell("share the ledger", |chores| chores.shared.ledger.fold());
+        self.tell("share the ledger", |chores| chores.shared.share_ledger());
         self.tell("share what was changed", |chores| chores.shared.changes.flush());
         self.tell("tidy up the change log", |chores| chores.shared.changes.delete_strays());
         self.follow();
@@ -160,7 +156,8 @@ impl<M: Mover> Chores<M> {
         }
         self.evict_as_lmcache_does();
         self.tell("watch the free space", Chores::watch_free_space);
-        if self.shared.clock.elapsed(self.looked) >= self.doubt.map_or(LOOK_EVERY, |_| DOUBT_FOR) {
+        let every = if self.shared.is_ledger_suspect() { CHECK_AGAIN_EVERY } else { LOOK_EVERY };
+        if self.shared.clock.elapsed(self.looked) >= every {
             self.looked = self.shared.clock.now();
             self.tell("look after the directory", Chores::look_after);
         }
@@ -212,16 +209,15 @@ impl<M: Mover> Chores<M> {
         self.reader.forget(&living, (name, number))
     }
 
-    /// Old quarantine goes; who died is buried, and what it had counted without writing it is counted no more.
+    /// Old quarantine goes, what dead processes left goes, and a ledger that may be wrong is compared with the directory.
     fn look_after(&mut self) -> io::Result<()> {
         let shared = &self.shared;
         shared.trim_aside();
         shared.bury_dead();
-        let is_bereaved = shared.bereaved.load(Ordering::Relaxed);
-        if shared.refused.swap(false, Ordering::Relaxed) || is_bereaved || self.doubt.is_some() {
-            let doubt = &mut self.doubt;
+        shared.look_for_peers()?;
+        if shared.is_ledger_suspect() {
             shared.looks.now_and_then(&shared.clock, || {
-                *doubt = shared.doubt_ledger(*doubt);
+                shared.check_ledger();
                 true
             });
         }

@@ -1,37 +1,116 @@
-//! One number that all processes over a directory share: how many bytes lie there or are being written.
+//! One total that all processes over a directory share: the bytes that lie there or are about to be written. It holds the cap.
+//!
+//! The invariant: **the total is never less than the bytes on the medium**, whatever process is stopped or killed at whatever moment. As a
+//! total above the cap is never granted, the bytes stay below it. The invariant holds because:
+//!
+//! 1. *Bytes grow only by a claim.* Under the ledger's lock, if they fit below the cap, a process makes an empty unfinished file in its own
+//!    staging directory, whose name states the bytes that it is for, and adds them to the total. Only then it allocates or writes. So each
+//!    claim is a file as well as a number. A process that is stopped keeps its claims, however long, because it keeps its files.
+//! 2. *The total shrinks after the bytes do.* A file is unlinked or cut first and released second. A process that dies between the two
+//!    leaves the total too high.
+//! 3. *Renames change nothing.* A file that is published, replaced or taken over for another chunk keeps its bytes counted.
+//! 4. *A death releases what it proves.* Liveness is the kernel's lock on the staging directory's `alive`. Unfinished files of a dead process
+//!    that have a length were granted: they are unlinked, then released. A claim that it had no time to allocate is released by a recount.
+//! 5. *A recount counts too much rather than too little.* It holds the lock, so that nobody grants meanwhile, and counts each unfinished file
+//!    by the larger of its stated and its real length, then each file with a name, then the quarantine. A file that is renamed while the
+//!    directory is read is counted where it is seen first; what a pass misses because it moved behind the reader is found by the next,
+//!    until a pass finds nothing new (`home/census.rs`). Threads of the own process stand still meanwhile (`ledger_check.rs`).
+//! 6. *A release from before a recount does not count.* Each recount begins a generation. A process notes the generation that it saw last
+//!    before it unlinks; if the ledger has another when it releases, the recount may have missed the file already, and the release is
+//!    dropped. That leaves the total too high at worst, which is noticed (`may_be_high`), and recounted.
+//! 7. *What cannot be read is not zero.* A ledger that is missing, cut, zeroed, torn or of another version fails its checksum: nothing is
+//!    granted before it is recounted. An error of the file, or a lock that another process keeps, grants nothing either, except bytes that
+//!    this process itself freed since and has not released: that exchange leaves the total right.
+//!
+//! So errors are one-sided: too high a total costs room until the next recount, too low a one does not occur. What other programs write into
+//! the directory is not claimed; it is counted by the next recount. On a file system where a lock is a message to a server the total is
+//! exchanged now and then instead of at each claim, and the cap holds up to what is written in between.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kvtier_key::BlockSums;
 
 use crate::home::{DOOR_WAIT_MAX, bookkeeping, lock_within, open_rw};
 
-const MAGIC: [u8; 8] = *b"KVTLEDG1";
-const BYTES: usize = 16;
-/// How long a change waits for the lock before it is put off: then it is folded in later. Whoever has it may wait for a busy medium or for
-/// a processor meanwhile; only who is frozen keeps it longer.
+const MAGIC: [u8; 8] = *b"KVTLEDG2";
+/// Magic, total, generation, CRC32C of these, zeros.
+const BYTES: usize = 32;
+const SUMMED: usize = 24;
+/// How long a change waits for the lock before it is put off. A process that has it may wait for a busy medium or for a processor; only one
+/// that is stopped keeps it longer.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long the next ones wait, until the lock was free once.
+/// How long the next changes wait, until the lock was free once.
 const KEPT_WAIT_MAX: Duration = Duration::from_millis(1);
 
-/// The file `.kvtier/ledger`: magic, then the bytes in use as a little-endian u64. Changed under its lock; a process that is killed leaves
-/// at most what it was writing counted, until the next start counts anew.
+/// The file `.kvtier/ledger`, see the [module](self).
 #[derive(Debug)]
 pub struct Ledger {
-    /// `None` while the directory has been read-only since it was opened: then nothing is counted.
-    file: Mutex<Option<File>>,
-    /// Fold every change into the file at once; otherwise when [`fold`](Ledger::fold) is called.
+    state: Mutex<State>,
+    /// Change the file at once; otherwise when [`fold`](Ledger::fold) is called.
     exact: bool,
-    /// Changes of ours that are not in the file yet.
-    ours: AtomicI64,
-    /// What the file said last.
-    known: AtomicU64,
-    /// Somebody kept the lock when we wanted it last.
-    kept: AtomicBool,
+    /// The generation that the file had last.
+    generation: AtomicU64,
+    /// A release was dropped since this was asked last.
+    dropped: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// `None` while the directory has been read-only since it was opened: then nothing is granted.
+    file: Option<File>,
+    pending: Pending,
+    /// The total that the file had last.
+    known: u64,
+    /// Another process kept the lock at the last try.
+    is_kept: bool,
+}
+
+/// Changes that are not in the file yet.
+#[derive(Debug, Default)]
+struct Pending {
+    added: u64,
+    removed: u64,
+    /// The generation in which `removed` was counted.
+    generation: u64,
+}
+
+/// A period between two recounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation(u64);
+
+/// What became of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// The bytes are counted.
+    Granted,
+    /// They do not fit below the cap.
+    Full,
+    /// The ledger must be recounted first.
+    Damaged,
+}
+
+/// What a recount found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recounted {
+    /// The total before; `None` for a damaged ledger.
+    pub before: Option<u64>,
+    /// The total now.
+    pub after: u64,
+    /// The generation that began.
+    pub generation: Generation,
+}
+
+/// What the file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Contents {
+    total: u64,
+    generation: u64,
 }
 
 impl Ledger {
@@ -44,250 +123,241 @@ impl Ledger {
 
     /// A ledger without a file, until [`reopen`](Ledger::reopen).
     pub fn detached(exact: bool) -> Self {
-        let (ours, known, kept) = (AtomicI64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-        Ledger { file: Mutex::new(None), exact, ours, known, kept }
+        let (generation, dropped) = (AtomicU64::new(0), AtomicBool::new(false));
+        Ledger { state: Mutex::default(), exact, generation, dropped }
     }
 
-    /// Counts `bytes` more, unless the total would then be over `cap`: then answers `false`.
-    pub fn take(&self, bytes: u64, cap: u64) -> io::Result<bool> {
-        if self.exact {
-            match self.change(|total| total.checked_add(bytes).filter(|total| *total <= cap)) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                changed => return changed,
+    /// The generation that the ledger had last: to be asked before files are unlinked, cut or renamed for which bytes are released afterwards.
+    pub fn generation(&self) -> Generation {
+        Generation(self.generation.load(Ordering::Acquire))
+    }
+
+    /// Counts `bytes` more, unless the total would then be over `cap`, or `make`, which makes the unfinished file for them, answers `false`.
+    ///
+    /// # Errors
+    /// What the file system answers; then nothing is counted.
+    pub fn claim(&self, bytes: u64, cap: u64, make: &mut dyn FnMut() -> bool) -> io::Result<Claimed> {
+        let mut state = self.state();
+        let fit = |total: u64| total.checked_add(bytes).filter(|total| *total <= cap);
+        if !self.exact {
+            let granted = fit(state.expected()).is_some() && make();
+            state.pending.added += if granted { bytes } else { 0 };
+            return Ok(if granted { Claimed::Granted } else { Claimed::Full });
+        }
+        match self.change(&mut state, |total| fit(total).filter(|_| make())) {
+            Ok(true) => Ok(Claimed::Granted),
+            Ok(false) => Ok(Claimed::Full),
+            Err(e) if is_damage(&e) => Ok(Claimed::Damaged),
+            Err(_) if state.may_exchange(bytes) && make() => {
+                state.pending.added += bytes;
+                Ok(Claimed::Granted)
             }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Claimed::Full),
+            Err(e) => Err(e),
         }
-        let ours = self.ours.fetch_add(bytes.cast_signed(), Ordering::AcqRel) + bytes.cast_signed();
-        let fits = self.known.load(Ordering::Acquire).saturating_add_signed(ours) <= cap;
-        if !fits {
-            self.ours.fetch_sub(bytes.cast_signed(), Ordering::AcqRel);
-        }
-        Ok(fits)
     }
 
-    /// Counts `bytes` less.
-    pub fn give(&self, bytes: u64) -> io::Result<()> {
-        self.shift(-bytes.cast_signed())
+    /// Counts `bytes` less that went after `since` was asked.
+    pub fn release(&self, bytes: u64, since: Generation) -> io::Result<()> {
+        self.release_later(bytes, since);
+        self.put_off(if self.exact { self.fold() } else { Ok(()) })
     }
 
-    /// Counts more or less, whatever the cap: what is counted lies there already.
-    pub fn shift(&self, bytes: i64) -> io::Result<()> {
-        if self.exact {
-            match self.change(|total| Some(total.saturating_add_signed(bytes))) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                changed => return changed.map(drop),
-            }
+    /// The same with the next change.
+    pub fn release_later(&self, bytes: u64, since: Generation) {
+        if self.state().pending.remove(bytes, since.0) {
+            self.dropped.store(true, Ordering::Release);
         }
-        self.put_off(bytes);
-        Ok(())
     }
 
-    /// Counts more or less with the next change or [`fold`](Ledger::fold).
-    pub fn put_off(&self, bytes: i64) {
-        self.ours.fetch_add(bytes, Ordering::AcqRel);
+    /// Counts more, whatever the cap: what is counted lies there already.
+    pub fn add(&self, bytes: u64) -> io::Result<()> {
+        self.state().pending.added += bytes;
+        self.put_off(if self.exact { self.fold() } else { Ok(()) })
     }
 
     /// Whether a change waits.
-    pub fn has_put_off(&self) -> bool {
-        self.ours.load(Ordering::Acquire) != 0
+    pub fn has_pending(&self) -> bool {
+        let state = self.state();
+        state.pending.added > 0 || state.pending.removed > 0
     }
 
     /// Whether the file still has its name.
     pub fn is_linked(&self) -> bool {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.as_ref().is_some_and(|file| file.metadata().is_ok_and(|meta| meta.nlink() > 0))
+        self.state().file.as_ref().is_some_and(|file| file.metadata().is_ok_and(|meta| meta.nlink() > 0))
     }
 
-    /// Brings changes that wait into the file, and learns those of others.
+    /// Brings changes that wait into the file, and reads those of others.
+    ///
+    /// # Errors
+    /// `InvalidData` for a ledger that must be recounted, `WouldBlock` while another process keeps the lock; else what the file system answers.
     pub fn fold(&self) -> io::Result<()> {
-        self.change(Some).map(drop)
+        self.change(&mut self.state(), Some).map(drop)
     }
 
-    /// Goes on with the file that is there now: somebody deleted ours, or it could not be opened until now.
+    /// Goes on with the file that is there now: ours was deleted or failed, or it could not be opened until now.
     pub fn reopen(&self, own: &Path) -> io::Result<()> {
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(open_rw(&own.join("ledger"))?);
+        self.state().file = Some(open_rw(&own.join("ledger"))?);
         Ok(())
     }
 
-    /// Sets the total to what `count` finds, while nobody changes it. A ledger that nobody wrote or that is damaged is set too; otherwise
-    /// only `if_whole`.
-    pub fn recount(&self, if_whole: bool, count: impl FnOnce() -> io::Result<u64>) -> io::Result<()> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
+    /// Sets the total to what `count` finds, while no process changes it: in any case, or else only where the ledger was never written or is
+    /// damaged. `None` where it was neither.
+    pub fn recount(&self, always: bool, count: impl FnOnce() -> io::Result<u64>) -> io::Result<Option<Recounted>> {
+        let mut state = self.state();
+        let state = &mut *state;
+        let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
         lock_within(file, DOOR_WAIT_MAX)?;
-        let set = read(file).and_then(|total| match total {
-            Some(_) if !if_whole => Ok(()),
-            _ => count().and_then(|total| {
-                self.ours.store(0, Ordering::Release);
-                self.write(file, total)
-            }),
+        let done = read(file).and_then(|contents| {
+            if contents.is_some() && !always {
+                return Ok(None);
+            }
+            let total = count()?;
+            let seen = contents.map_or(0, |contents| contents.generation).max(self.generation.load(Ordering::Acquire));
+            let next = Contents { total, generation: next_generation(seen) };
+            write(file, next)?;
+            // All of it lies there, and is counted.
+            state.pending = Pending::default();
+            self.note(&mut state.known, next);
+            let before = contents.map(|contents| contents.total);
+            Ok(Some(Recounted { before, after: total, generation: Generation(next.generation) }))
         });
         file.unlock()?;
-        set
+        done
     }
 
-    /// Sets the total to `right` if it still is `wrong`. Answers whether it was: else somebody has changed it since it was found wrong.
-    pub fn correct(&self, wrong: Option<u64>, right: u64) -> io::Result<bool> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
-        lock_within(file, DOOR_WAIT_MAX)?;
-        let set = read(file).and_then(|total| {
-            if total != wrong {
-                return Ok(false);
-            }
-            self.ours.store(0, Ordering::Release);
-            self.write(file, right).map(|()| true)
-        });
-        file.unlock()?;
-        set
+    /// Whether a release was dropped since this was asked last, so that the total may be too high.
+    pub fn may_be_high(&self) -> bool {
+        self.dropped.swap(false, Ordering::AcqRel)
     }
 
     /// What the ledger says, without opening it to write; `None` where there is none or it is damaged.
     pub fn peek(own: &Path) -> io::Result<Option<u64>> {
         match bookkeeping::open_to_read(&own.join("ledger")) {
             Err(e) if e.kind() == io::ErrorKind::NotFound || bookkeeping::is_no_file(&e) => Ok(None),
-            file => read(&file?),
+            file => Ok(read(&file?)?.map(|contents| contents.total)),
         }
     }
 
-    /// Changes of ours that wait go first. `WouldBlock` when somebody keeps the lock.
-    fn change(&self, change: impl FnOnce(u64) -> Option<u64>) -> io::Result<bool> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
-        let most = if self.kept.load(Ordering::Relaxed) { KEPT_WAIT_MAX } else { LOCK_WAIT_MAX };
-        let locked = lock_within(file, most);
-        self.kept.store(locked.is_err(), Ordering::Relaxed);
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes that wait go first. Answers whether `change` was made.
+    fn change(&self, state: &mut State, change: impl FnOnce(u64) -> Option<u64>) -> io::Result<bool> {
+        let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
+        let locked = lock_within(file, if state.is_kept { KEPT_WAIT_MAX } else { LOCK_WAIT_MAX });
+        state.is_kept = locked.is_err();
         locked?;
-        let ours = self.ours.swap(0, Ordering::AcqRel);
-        let changed = read(file).and_then(|total| {
-            let total = total.unwrap_or(0).saturating_add_signed(ours);
-            match change(total) {
-                Some(changed) => self.write(file, changed).map(|()| true),
-                // Refused: only what waited is news.
-                None if ours != 0 => self.write(file, total).map(|()| false),
-                None => {
-                    self.known.store(total, Ordering::Release);
-                    Ok(false)
-                }
+        let changed = read(file).and_then(|contents| {
+            let contents = contents.ok_or_else(damage)?;
+            let (total, is_stale) = state.pending.applied(contents);
+            let wanted = change(total);
+            let next = Contents { total: wanted.unwrap_or(total), ..contents };
+            if next != contents {
+                write(file, next)?;
             }
+            if is_stale {
+                self.dropped.store(true, Ordering::Release);
+            }
+            state.pending = Pending::default();
+            self.note(&mut state.known, next);
+            Ok(wanted.is_some())
         });
-        if changed.is_err() {
-            self.ours.fetch_add(ours, Ordering::AcqRel);
-        }
         file.unlock()?;
         changed
     }
 
-    fn write(&self, file: &File, total: u64) -> io::Result<()> {
-        let mut bytes = [0; BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..].copy_from_slice(&total.to_le_bytes());
-        self.known.store(total, Ordering::Release);
-        file.write_all_at(&bytes, 0)
+    fn note(&self, known: &mut u64, contents: Contents) {
+        *known = contents.total;
+        self.generation.store(contents.generation, Ordering::Release);
+    }
+
+    /// What waits now goes into the file with a later change, unless the file has failed.
+    fn put_off(&self, folded: io::Result<()>) -> io::Result<()> {
+        match folded {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock || is_damage(&e) => Ok(()),
+            other => other,
+        }
     }
 }
 
-/// The total; `None` for a ledger that was never written or is damaged.
-fn read(file: &File) -> io::Result<Option<u64>> {
+impl State {
+    /// The total as far as this process can tell.
+    fn expected(&self) -> u64 {
+        (self.known + self.pending.added).saturating_sub(self.pending.removed)
+    }
+
+    /// Whether this process freed as many bytes and has not released them. The file must still have the generation in which they were
+    /// counted: it can be read while another process keeps the lock.
+    fn may_exchange(&self, bytes: u64) -> bool {
+        let Some(Ok(Some(contents))) = self.file.as_ref().map(read) else { return false };
+        let freed = self.pending.removed.saturating_sub(self.pending.added);
+        contents.generation == self.pending.generation && freed >= bytes
+    }
+}
+
+impl Pending {
+    /// Notes bytes that went in a generation. Generations grow: what went in an older one than another is dropped, which this answers.
+    fn remove(&mut self, bytes: u64, generation: u64) -> bool {
+        if generation < self.generation && self.removed > 0 {
+            return true;
+        }
+        let is_stale = generation > self.generation && self.removed > 0;
+        self.removed = if is_stale { bytes } else { self.removed + bytes };
+        self.generation = generation;
+        is_stale
+    }
+
+    /// The total with these changes, and whether any had to be dropped.
+    fn applied(&self, contents: Contents) -> (u64, bool) {
+        let is_stale = self.removed > 0 && self.generation != contents.generation;
+        let removed = if is_stale { 0 } else { self.removed };
+        (contents.total.saturating_add(self.added).saturating_sub(removed), is_stale)
+    }
+}
+
+/// A ledger that must be recounted.
+fn damage() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the ledger is damaged, or of another version; it is recounted")
+}
+
+/// Whether a ledger must be recounted, as [`Ledger::fold`] says.
+pub fn is_damage(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::InvalidData
+}
+
+/// A generation that no process has seen: also not one that the file lost when it was damaged.
+fn next_generation(seen: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    u64::try_from(now).unwrap_or(0).max(seen + 1)
+}
+
+/// What the file says; `None` for a ledger that was never written, is damaged or of another version.
+fn read(file: &File) -> io::Result<Option<Contents>> {
     let mut bytes = [0; BYTES];
     match file.read_exact_at(&mut bytes, 0) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         other => other?,
     }
-    let (magic, total) = bytes.split_at(8);
-    Ok(total.try_into().ok().filter(|_| magic == MAGIC).map(u64::from_le_bytes))
+    let word = |at: usize| bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let contents = Contents { total: word(8), generation: word(16) };
+    Ok((bytes == encode(contents)).then_some(contents))
+}
+
+fn write(file: &File, contents: Contents) -> io::Result<()> {
+    file.write_all_at(&encode(contents), 0)
+}
+
+fn encode(contents: Contents) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..16].copy_from_slice(&contents.total.to_le_bytes());
+    bytes[16..SUMMED].copy_from_slice(&contents.generation.to_le_bytes());
+    let sum = BlockSums::of(&bytes[..SUMMED]).whole();
+    bytes[SUMMED..SUMMED + 4].copy_from_slice(&sum.to_le_bytes());
+    bytes
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Instant;
-
-    use super::*;
-
-    fn total(ledger: &Ledger) -> u64 {
-        read(ledger.file.lock().unwrap().as_ref().unwrap()).unwrap().unwrap()
-    }
-
-    #[test]
-    fn two_share_one_total_and_a_damaged_one_is_counted_anew() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (Ledger::open(dir.path(), true).unwrap(), Ledger::open(dir.path(), true).unwrap());
-        a.recount(false, || Ok(10)).unwrap();
-        b.recount(false, || panic!("it is whole")).unwrap();
-        assert!(a.take(50, 100).unwrap());
-        assert!(!b.take(50, 100).unwrap());
-        assert!(b.take(40, 100).unwrap());
-        a.give(60).unwrap();
-        assert!(b.take(60, 100).unwrap());
-        assert_eq!(total(&b), 100);
-        std::fs::write(dir.path().join("ledger"), "junk that is long enough").unwrap();
-        b.recount(false, || Ok(70)).unwrap();
-        assert!(!a.take(31, 100).unwrap());
-    }
-
-    #[test]
-    fn what_was_found_wrong_is_corrected_unless_somebody_changed_it_since() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (Ledger::open(dir.path(), true).unwrap(), Ledger::open(dir.path(), true).unwrap());
-        a.recount(true, || Ok(50)).unwrap();
-        assert!(b.take(10, 100).unwrap());
-        assert!(!a.correct(Some(50), 20).unwrap() && a.correct(Some(60), 20).unwrap());
-        assert_eq!(Ledger::peek(dir.path()).unwrap(), Some(20));
-    }
-
-    /// Who has the lock may have to wait for the medium: that must not let others pass the cap.
-    #[test]
-    fn who_keeps_the_lock_for_a_moment_is_waited_for() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (Ledger::open(dir.path(), true).unwrap(), Ledger::open(dir.path(), true).unwrap());
-        a.recount(true, || Ok(10)).unwrap();
-        assert!(a.take(10, 100).unwrap() && b.take(60, 100).unwrap());
-        let busy = open_rw(&dir.path().join("ledger")).unwrap();
-        busy.lock().unwrap();
-        std::thread::scope(|scope| {
-            let asked = scope.spawn(|| a.take(50, 100).unwrap());
-            std::thread::sleep(LOCK_WAIT_MAX / 40);
-            busy.unlock().unwrap();
-            assert!(!asked.join().unwrap(), "by what b had counted");
-        });
-    }
-
-    #[test]
-    fn who_keeps_the_lock_stops_nobody() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (Ledger::open(dir.path(), true).unwrap(), Ledger::open(dir.path(), true).unwrap());
-        a.recount(true, || Ok(10)).unwrap();
-        assert!(a.take(10, 100).unwrap());
-        let frozen = open_rw(&dir.path().join("ledger")).unwrap();
-        frozen.lock().unwrap();
-        let began = Instant::now();
-        assert!(a.take(50, 100).unwrap() && !a.take(50, 100).unwrap(), "by what it knew last");
-        a.give(20).unwrap();
-        (0..100).for_each(|_| assert!(!a.take(90, 100).unwrap()));
-        assert!(began.elapsed() < 20 * LOCK_WAIT_MAX, "not so long for each");
-        assert_eq!(a.fold().unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        frozen.unlock().unwrap();
-        assert!(!b.take(81, 100).unwrap(), "b cannot know more than the file says");
-        a.fold().unwrap();
-        assert_eq!(total(&b), 50);
-        assert!(!b.take(51, 100).unwrap() && b.take(50, 100).unwrap());
-    }
-
-    #[test]
-    fn where_locks_are_slow_changes_wait_for_the_fold() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (Ledger::open(dir.path(), false).unwrap(), Ledger::open(dir.path(), false).unwrap());
-        a.recount(true, || Ok(0)).unwrap();
-        assert!(a.take(60, 100).unwrap() && !a.take(60, 100).unwrap());
-        assert!(b.take(60, 100).unwrap(), "b cannot know yet");
-        a.fold().unwrap();
-        b.fold().unwrap();
-        assert_eq!(total(&a), 120);
-        assert!(!b.take(1, 100).unwrap());
-        b.give(30).unwrap();
-        b.fold().unwrap();
-        assert_eq!(total(&a), 90);
-        assert!(!a.take(50, 100).unwrap(), "a does not know yet");
-        a.fold().unwrap();
-        assert!(a.take(10, 100).unwrap());
-    }
-}
+mod tests;

@@ -57,11 +57,13 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (
         Err(e) => {
             // A file that we may not read, while others may: it stays, and our next save of the chunk takes its place.
             if e.kind() == io::ErrorKind::PermissionDenied {
-                let _one = shared.name(op.key.digest());
+                let one = shared.name(op.key.digest());
                 match shared.home.find(op.key.digest(), len) {
                     Ok(Some(file)) => shared.mark_corrupt(op.key.digest(), file),
-                    _ => shared.forget(op.key.digest(), true),
+                    _ => drop(shared.forget(op.key.digest(), true)),
                 }
+                drop(one);
+                shared.listeners.tell();
             }
             // A link is nothing of ours, nor of anybody's who shares the directory.
             if e.raw_os_error() == Some(nix::libc::ELOOP)

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use kvtier_core::Clock;
 
 /// The least time between two looks at the whole directory.
-const APART_MIN: Duration = Duration::from_secs(1);
+const APART_MIN: Duration = Duration::from_millis(100);
 /// Of the time, looks may take one part in so many.
 const SHARE: u32 = 20;
 

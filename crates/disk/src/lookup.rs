@@ -127,9 +127,10 @@ impl<M: Mover> Shared<M> {
         if self.index().known(digest).is_some_and(|entry| entry.chunk.len == len) {
             return;
         }
+        let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
         match self.home.delete(digest, len) {
             Ok(true) => {
-                self.uncount(self.home.file_len(len));
+                self.uncount(self.home.file_len(len), since);
                 self.announce_change(Record::Remove(*digest));
             }
             Ok(false) => {}

@@ -67,18 +67,14 @@ impl<M: Mover> Shared<M> {
         self.journal.rename(self.home.corner()?.name());
         self.tenants.restore(&self.home)?;
         self.ledger.reopen(&own)?;
-        // The first process counts what is there, and each adds its saves under way, which were counted in the file that is gone.
-        self.ledger.recount(false, || match self.home.foreign() {
-            Some(_) => Ok(self.index().usage().used),
-            None => self.lying_bytes(),
-        })?;
+        // The process that comes first counts what lies there. What was under way was counted in the file that is gone, and is published or
+        // released as of that generation.
+        self.recount(false)?;
         if self.home.foreign().is_none() {
             self.home.with_door(|| ChangeLog::create(&own, &self.clock))?;
         }
-        // What changed meanwhile may be counted twice: it is counted again in a quiet moment.
-        self.bereaved.store(true, Ordering::Relaxed);
-        let under_way = self.index().usage().reserved;
-        // Last, since it must not be done twice.
-        self.ledger.shift(under_way.cast_signed())
+        // What changed meanwhile may be counted twice.
+        self.ledger_check.suspect();
+        Ok(())
     }
 }

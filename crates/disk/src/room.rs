@@ -1,40 +1,52 @@
 //! Room for a file: claimed in the index and in the ledger before it is written, made by eviction where there is none.
 
+use std::fs::File;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kvtier_core::{Event, ShedReason};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, Entry, Refusal, Reservation, Reserve, Want};
-use kvtier_key::Digest;
 
 use crate::counters::add;
-use crate::home::{Buried, Draft, quarantine};
-use crate::ledger::Ledger;
+use crate::home::{Draft, is_full};
+use crate::ledger::{Claimed, Generation};
 use crate::mover::Mover;
-use crate::name;
 use crate::shared::Shared;
 
 /// How often eviction may free nothing before a save is shed.
 const STUCK_MAX: u32 = 8;
-/// How long apart two looks at the directory are that must find the same for the ledger to be wrong.
-const LOOKS_APART: Duration = Duration::from_millis(20);
 
-/// Room for one file of `bytes`. Whoever drops it gives it back.
+/// Room for one file, and the unfinished file itself. Dropped before it is spent, it is given back.
 #[derive(Debug)]
 pub struct Room<M: Mover> {
     shared: Arc<Shared<M>>,
-    bytes: u64,
+    size: Size,
     want: Want,
     /// Until when it waits for others to free some.
     patience: Instant,
     tries: Tries,
     reservation: Option<Reservation>,
-    /// The ledger counts `bytes` for us.
+    /// The ledger counts `size.claimed` for us.
     counted: bool,
+    /// The unfinished file.
+    draft: Option<Draft>,
+    /// The same, open, until it is taken to be written.
+    file: Option<File>,
     /// A victim's file of just this length, to be written over.
     spare: Option<Draft>,
+}
+
+/// How large a chunk's files are.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// The most that they take together before they are published, which is what is claimed.
+    pub claimed: u64,
+    /// What they take then.
+    pub published: u64,
+    /// What is allocated for the unfinished file.
+    pub allocated: u64,
 }
 
 /// What a claim has tried so far.
@@ -44,14 +56,10 @@ struct Tries {
     refused: u32,
     /// How often in a row eviction freed nothing.
     stuck: u32,
-    healed: bool,
-}
-
-/// What the ledger counts, `None` where it is damaged, and how many bytes lie there.
-#[derive(Debug, PartialEq, Eq)]
-struct Look {
-    counted: Option<u64>,
-    lies: u64,
+    /// Bytes evicted because the medium was full, whatever became of them.
+    squeezed: u64,
+    checked: bool,
+    restored: bool,
 }
 
 /// How a claim stands.
@@ -63,25 +71,41 @@ pub enum Claim {
     Later,
 }
 
+/// Why a claim fails.
+#[derive(Debug)]
+pub enum Denied {
+    /// There is no room.
+    Shed(ShedReason),
+    /// The file cannot be made.
+    Failed(io::Error),
+}
+
+/// What became of a file's room in the ledger and on the medium.
+enum Made {
+    Yes,
+    /// The ledger has none.
+    LedgerFull,
+    /// The medium has none.
+    MediumFull,
+}
+
+impl From<ShedReason> for Denied {
+    fn from(reason: ShedReason) -> Self {
+        Denied::Shed(reason)
+    }
+}
+
 impl<M: Mover> Room<M> {
-    /// Room for a file; not claimed yet.
-    pub fn new(shared: &Arc<Shared<M>>, want: Want, deadline: Instant) -> Self {
+    /// Room for a file; not claimed yet. `want` asks for the bytes that `size` claims.
+    pub fn new(shared: &Arc<Shared<M>>, want: Want, size: Size, deadline: Instant) -> Self {
         let (patience, tries) = (deadline.min(shared.clock.now() + shared.room_wait_max), Tries::default());
-        let bytes = want.bytes;
-        Room {
-            shared: Arc::clone(shared),
-            bytes,
-            want,
-            patience,
-            tries,
-            reservation: None,
-            counted: false,
-            spare: None,
-        }
+        let shared = Arc::clone(shared);
+        let (reservation, counted, draft, file, spare) = (None, false, None, None, None);
+        Room { shared, size, want, patience, tries, reservation, counted, draft, file, spare }
     }
 
-    /// Claims the room, evicting what the index chooses. Never waits.
-    pub fn claim(&mut self) -> Result<Claim, ShedReason> {
+    /// Claims the room, evicting what the index chooses, and makes the file. Never waits.
+    pub fn claim(&mut self) -> Result<Claim, Denied> {
         if self.reservation.is_some() {
             return Ok(Claim::Granted);
         }
@@ -89,48 +113,116 @@ impl<M: Mover> Room<M> {
         loop {
             if !shared.may_evict() && !shared.fits(&self.want) {
                 // Nobody knows yet what evicting would free, or it is not allowed.
-                return if shared.clock.now() < self.patience { Ok(Claim::Later) } else { Err(ShedReason::Full) };
+                return self.later(ShedReason::Full);
             }
             let asked = shared.index().reserve_for(shared.now_ms(), &self.want);
-            match asked {
+            let again = match asked {
                 Reserve::Granted(reservation) => {
                     self.reservation = Some(reservation);
-                    if self.counted || shared.count(self.bytes) {
-                        self.counted = true;
+                    let made = self.make().inspect_err(|_| self.release())?;
+                    if matches!(made, Made::Yes) {
                         return Ok(Claim::Granted);
                     }
                     self.release();
-                    if shared.clear_aside(self.bytes) > 0 {
-                        continue;
-                    }
-                    if !self.ledger_is_full()? {
-                        return Ok(Claim::Later);
+                    match made {
+                        Made::MediumFull => self.medium_is_full()?,
+                        _ => shared.clear_aside(self.size.claimed) > 0 || self.ledger_is_full()?,
                     }
                 }
                 Reserve::Evict(victims) => {
                     // Victims that cannot be deleted are there again, and would be chosen for ever.
                     self.tries.stuck = if self.take_from(victims) { 0 } else { self.tries.stuck + 1 };
                     if self.tries.stuck == STUCK_MAX {
-                        return Err(ShedReason::Full);
+                        return Err(ShedReason::Full.into());
                     }
+                    true
                 }
-                Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
-                Reserve::Full(Refusal::NotWorth) => return Err(ShedReason::NotWorth),
-                Reserve::Full(Refusal::Quota { .. }) => return Err(ShedReason::Quota),
-                Reserve::Full(_) => return Err(ShedReason::Full),
-                _ if shared.clock.now() >= self.patience => return Err(ShedReason::Full),
-                _ => return Ok(Claim::Later),
+                Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge.into()),
+                Reserve::Full(Refusal::NotWorth) => return Err(ShedReason::NotWorth.into()),
+                Reserve::Full(Refusal::Quota { .. }) => return Err(ShedReason::Quota.into()),
+                Reserve::Full(_) => return Err(ShedReason::Full.into()),
+                _ => return self.later(ShedReason::Full),
+            };
+            if !again {
+                return Ok(Claim::Later);
             }
         }
     }
 
+    /// Waits as long as there is patience.
+    fn later(&self, reason: ShedReason) -> Result<Claim, Denied> {
+        if self.shared.clock.now() < self.patience { Ok(Claim::Later) } else { Err(reason.into()) }
+    }
+
+    /// Makes the unfinished file and counts it in one step, then allocates it: see the ledger.
+    fn make(&mut self) -> Result<Made, Denied> {
+        let shared = Arc::clone(&self.shared);
+        if let Some(spare) = self.spare.take() {
+            if let Ok(Some(file)) = shared.home.reopen(&spare, self.size.allocated) {
+                (self.draft, self.file) = (Some(spare), Some(file));
+                return Ok(Made::Yes);
+            }
+            // It has not the length that its name said.
+            self.spare = Some(spare);
+            self.uncount();
+        }
+        let (mut made, bytes) = (None, self.size.claimed);
+        let mut make = || {
+            let making = made.insert(shared.home.create(bytes));
+            making.is_ok()
+        };
+        let claimed = shared.claim_bytes(bytes, &mut make);
+        let (draft, file) = match made {
+            Some(Ok(made)) => made,
+            Some(Err(e)) => return self.not_made(e),
+            None => return self.not_counted(claimed),
+        };
+        self.draft = Some(draft);
+        if claimed != Claimed::Granted {
+            self.uncount();
+            return self.not_counted(claimed);
+        }
+        self.counted = true;
+        match shared.home.allocate(&file, self.size.allocated) {
+            Ok(()) => self.file = Some(file),
+            Err(e) => {
+                self.uncount();
+                return self.not_made(e);
+            }
+        }
+        Ok(Made::Yes)
+    }
+
+    /// The unfinished file could not be made.
+    fn not_made(&mut self, e: io::Error) -> Result<Made, Denied> {
+        if is_full(&e) {
+            return Ok(Made::MediumFull);
+        }
+        if self.shared.note_read_only(&e) {
+            return Err(ShedReason::ReadOnly.into());
+        }
+        let is_gone = e.kind() == io::ErrorKind::NotFound && !std::mem::replace(&mut self.tries.restored, true);
+        if is_gone && self.shared.restore_home() { self.make() } else { Err(Denied::Failed(e)) }
+    }
+
+    /// The ledger did not take it. A damaged one is recounted, and asked again.
+    fn not_counted(&mut self, claimed: Claimed) -> Result<Made, Denied> {
+        if claimed == Claimed::Damaged {
+            match self.shared.recount(false) {
+                Ok(()) => return self.make(),
+                Err(e) => self.shared.failed("cannot recount the ledger", &e),
+            }
+        }
+        Ok(Made::LedgerFull)
+    }
+
     /// The index has room and the ledger none: what fills the directory are files that the index does not know, unfinished files of other
-    /// processes, or a process that died counted. Does something about it and answers whether to claim again at once.
-    fn ledger_is_full(&mut self) -> Result<bool, ShedReason> {
+    /// processes, or files that are gone and still counted. Does something about it and answers whether to claim again at once.
+    fn ledger_is_full(&mut self) -> Result<bool, Denied> {
         if self.shared.follow_changes().records > 0 {
             return Ok(true);
         }
-        self.shared.refused.store(true, Ordering::Relaxed);
+        self.shared.ledger_check.suspect();
         // A listing is expensive; between two, the oldest of what the index has is evicted.
         if self.shared.relist() || self.take_oldest() {
             return Ok(true);
@@ -139,33 +231,76 @@ impl<M: Mover> Room<M> {
         match self.tries.refused {
             1 => Ok(self.shared.bury_dead()),
             _ if self.shared.clock.now() < self.patience => Ok(false),
-            _ if !std::mem::replace(&mut self.tries.healed, true) => {
-                // Another may have been faster: whoever did it, there may be room now.
-                self.shared.heal_ledger(self.bytes);
+            _ if !std::mem::replace(&mut self.tries.checked, true) => {
+                // Another may have been faster: whatever was done, there may be room now.
+                self.shared.check_ledger();
                 Ok(true)
             }
-            _ => Err(ShedReason::Full),
+            _ => Err(ShedReason::Full.into()),
         }
     }
 
-    /// The unfinished file to write over, if eviction left one.
-    pub fn spare(&mut self) -> Option<Draft> {
-        self.spare.take()
+    /// The medium is full below the cap. Evicts as much as is wanted, and, where others were faster with what that freed, again each time the
+    /// line is called. Answers whether to claim again at once.
+    fn medium_is_full(&mut self) -> Result<bool, Denied> {
+        let shared = Arc::clone(&self.shared);
+        add(&shared.counters.medium_full, 1);
+        shared.medium.note_seen(&shared.clock);
+        if shared.clear_aside(self.size.claimed) > 0 {
+            return Ok(true);
+        }
+        if self.take_oldest() {
+            self.tries.squeezed += self.size.claimed;
+            return Ok(self.tries.squeezed <= 2 * self.size.claimed);
+        }
+        // What is left is held, or being written.
+        match self.later(ShedReason::DeviceFull) {
+            Ok(_) => Ok(false),
+            Err(denied) => {
+                shared.medium.note_shed(&shared.clock);
+                Err(denied)
+            }
+        }
     }
 
-    /// The file is published: what was claimed is now counted as there.
-    pub fn spend(mut self) -> Option<Reservation> {
+    /// The unfinished file, to be written.
+    pub fn file(&mut self) -> Option<File> {
+        self.file.take()
+    }
+
+    /// The unfinished file, to be published.
+    pub fn draft(&self) -> Option<&Draft> {
+        self.draft.as_ref()
+    }
+
+    /// The file is published: what was claimed is now counted as there. `since` was asked before it was.
+    pub fn spend(mut self, since: Generation) -> Option<Reservation> {
+        self.draft = None;
         self.counted = false;
+        // It was cut to its length.
+        let cut = self.size.claimed - self.size.published;
+        if cut > 0 {
+            self.shared.ledger.release_later(cut, since);
+        }
         self.reservation.take()
     }
 
-    /// Makes room on a medium that is full before its cap. Answers whether anything went.
+    /// The file is deleted already: gives back what was counted for it. `since` was asked before it was deleted.
+    pub fn lose(mut self, since: Generation) {
+        self.draft = None;
+        self.counted = false;
+        self.shared.uncount(self.size.claimed, since);
+    }
+
+    /// Makes room on a medium that is full before its cap, while the file is written. Answers whether anything went.
     pub fn squeeze(&self) -> bool {
-        let cleared = self.shared.clear_aside(self.bytes);
+        self.shared.medium.note_seen(&self.shared.clock);
+        let cleared = self.shared.clear_aside(self.size.claimed);
         if !self.shared.may_evict() {
             return cleared > 0;
         }
-        let victims = self.shared.index().squeeze(self.shared.now_ms(), self.bytes.saturating_sub(cleared));
+        let wanted = self.size.claimed.saturating_sub(cleared);
+        let victims = self.shared.index().squeeze(self.shared.now_ms(), wanted);
         self.shared.evict(victims) + cleared as usize > 0
     }
 
@@ -173,7 +308,7 @@ impl<M: Mover> Room<M> {
         if !self.shared.may_evict() {
             return false;
         }
-        let victims = self.shared.index().squeeze(self.shared.now_ms(), self.bytes);
+        let victims = self.shared.index().squeeze(self.shared.now_ms(), self.size.claimed);
         self.take_from(victims)
     }
 
@@ -182,7 +317,7 @@ impl<M: Mover> Room<M> {
         let (shared, mut rest) = (Arc::clone(&self.shared), Vec::with_capacity(victims.len()));
         let mut recycled = 0;
         for victim in victims {
-            let fits = self.spare.is_none() && !self.counted && victim.chunk.bytes == self.bytes;
+            let fits = self.spare.is_none() && !self.counted && victim.chunk.bytes == self.size.claimed;
             if fits && self.recycle(&victim.chunk) { recycled += 1 } else { rest.push(victim) }
         }
         let gone = recycled + shared.evict(rest);
@@ -195,6 +330,7 @@ impl<M: Mover> Room<M> {
     fn recycle(&mut self, victim: &Chunk) -> bool {
         let (shared, digest) = (Arc::clone(&self.shared), &victim.digest);
         let one = shared.name(digest);
+        let moving = shared.ledger_check.moving();
         if shared.readers.has(digest) || !shared.index().is_leaving(digest) {
             return false;
         }
@@ -203,7 +339,7 @@ impl<M: Mover> Room<M> {
         shared.journal.note([Record::Remove(*digest)]);
         shared.announce_change(Record::Remove(*digest));
         shared.listeners.note(Event::Gone { key: *digest, len: victim.len });
-        drop(one);
+        drop((moving, one));
         add(&shared.counters.evicted, 1);
         add(&shared.counters.recycled, 1);
         shared.listeners.tell();
@@ -216,16 +352,26 @@ impl<M: Mover> Room<M> {
             self.shared.index().cancel(reservation);
         }
     }
+
+    /// Deletes the unfinished file, then gives back what was counted for it.
+    fn uncount(&mut self) {
+        if !self.counted && self.spare.is_none() && self.draft.is_none() {
+            return;
+        }
+        let (_moving, since) = (self.shared.ledger_check.moving(), self.shared.ledger.generation());
+        self.file = None;
+        for draft in [self.spare.take(), self.draft.take()].into_iter().flatten() {
+            let _ = self.shared.home.unlink_draft(&draft);
+        }
+        if std::mem::take(&mut self.counted) {
+            self.shared.uncount(self.size.claimed, since);
+        }
+    }
 }
 
 impl<M: Mover> Drop for Room<M> {
     fn drop(&mut self) {
-        if let Some(spare) = self.spare.take() {
-            let _ = self.shared.home.unlink_draft(&spare);
-        }
-        if self.counted {
-            self.shared.uncount(self.bytes);
-        }
+        self.uncount();
         if self.reservation.is_some() {
             self.release();
             self.shared.for_room.call();
@@ -234,21 +380,6 @@ impl<M: Mover> Drop for Room<M> {
 }
 
 impl<M: Mover> Shared<M> {
-    /// Counts `bytes` in the ledger if they fit below the cap. A ledger that cannot be used refuses nothing: the index's own cap holds.
-    fn count(&self, bytes: u64) -> bool {
-        self.ledger.take(bytes, self.capacity_bytes).unwrap_or_else(|e| {
-            self.failed("cannot use the ledger", &e);
-            true
-        })
-    }
-
-    /// Counts `bytes` less.
-    pub fn uncount(&self, bytes: u64) {
-        if let Err(e) = self.ledger.give(bytes) {
-            self.failed("cannot use the ledger", &e);
-        }
-    }
-
     /// Whether `bytes` more stay under the cap, as far as the index knows.
     fn fits(&self, want: &Want) -> bool {
         let index = self.index();
@@ -257,119 +388,14 @@ impl<M: Mover> Shared<M> {
         is_below_cap && !index.is_above_quota(want)
     }
 
-    /// Brings the index into agreement with the directory, whichever process wrote there. `false` if that failed, or was done a moment ago.
+    /// Brings the index and the ledger into agreement with the directory, whichever process wrote there. `false` if that failed, or was done a
+    /// moment ago.
     pub fn relist(&self) -> bool {
-        self.looks.now_and_then(&self.clock, || self.reconcile())
-    }
-
-    /// A chunk that we know lies there with a length `other` too: the newer stays.
-    pub fn part(&self, digest: &Digest, other: u64) {
-        let _one = self.name(digest);
-        let Some(Entry { mut chunk, .. }) = self.index().known(digest) else { return };
-        if chunk.len == other {
-            return;
-        }
-        match self.home.keep_newer(digest, chunk.len, other) {
-            Ok(kept) => {
-                (chunk.len, chunk.bytes) = (kept.len, name::file_len(kept.len));
-                let _ = self.index().insert(chunk);
-                if kept.gone_bytes > 0 {
-                    self.uncount(kept.gone_bytes);
-                }
-            }
-            Err(e) => self.fault(format!("cannot delete one of two files of {digest}: {e}")),
-        }
-    }
-
-    /// Clears what processes that died left unfinished, and counts it no more. Answers whether there was anything.
-    pub fn bury_dead(&self) -> bool {
-        let buried = self.home.bury_dead().unwrap_or_else(|e| {
-            self.fault(format!("cannot clear what dead processes left: {e}"));
-            Buried::default()
-        });
-        if buried.corners > 0 {
-            self.bereaved.store(true, Ordering::Relaxed);
-            self.uncount(buried.bytes);
-            // It may have published or deleted chunks and died before it could append that.
-            if self.home.foreign().is_none() {
-                self.changes.append_lost();
-            }
-        }
-        buried.bytes > 0
-    }
-
-    /// Bytes of all that the ledger counts and that lies there.
-    pub fn lying_bytes(&self) -> std::io::Result<u64> {
-        let mut bytes = self.home.all_drafts_bytes()?;
-        bytes += quarantine::list(&self.home.own())?.iter().map(|kept| kept.bytes).sum::<u64>();
-        self.home.list(|_, len| bytes += name::file_len(len))?;
-        Ok(bytes)
-    }
-
-    /// Files that vanished outside our sight stay counted. When the ledger has no room for `bytes` and two looks, while nobody wrote, find
-    /// the same less, the ledger was wrong: then it is right.
-    pub fn heal_ledger(&self, bytes: u64) {
-        let Some(look) = self.look_twice() else { return };
-        // Else another was faster, and may have counted what it has yet to write.
-        let is_full = look.counted.is_none_or(|counted| counted.saturating_add(bytes) > self.capacity_bytes);
-        if is_full && self.is_wrong(&look) {
-            self.correct(&look);
-            // A neighbour may have stood still between counting and writing: then what it wrote will have to be counted again.
-            self.bereaved.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// The same when nobody waits for it, and the ledger need not be full: whoever has counted what it has yet to write may stand still for a
-    /// while, so that a ledger is wrong only when it was `before` by just as much. Answers by how much it seems to be.
-    pub fn doubt_ledger(&self, before: Option<i64>) -> Option<i64> {
-        let Some(look) = self.look_twice() else { return before };
-        let differs = look.counted.map(|counted| counted.wrapping_sub(look.lies).cast_signed());
-        if self.is_wrong(&look) {
-            if differs.is_some() && differs != before {
-                return differs;
-            }
-            self.correct(&look);
-        }
-        self.bereaved.store(false, Ordering::Relaxed);
-        None
-    }
-
-    /// What two looks, a moment apart, found alike.
-    fn look_twice(&self) -> Option<Look> {
-        // There the sweep counts.
-        if self.home.foreign().is_some() {
-            return None;
-        }
-        let look =
-            || Ok::<_, std::io::Error>(Look { counted: Ledger::peek(&self.home.own())?, lies: self.lying_bytes()? });
-        let looks = look().and_then(|first| {
-            std::thread::sleep(LOOKS_APART);
-            Ok((first, look()?))
-        });
-        match looks {
-            Ok((first, second)) => (first == second).then_some(second),
-            Err(e) => {
-                self.fault(format!("cannot count the files: {e}"));
-                None
-            }
-        }
-    }
-
-    /// Less than lies there is wrong only where we know that counting went wrong: else it is what others have yet to fold in.
-    fn is_wrong(&self, look: &Look) -> bool {
-        let raise = self.bereaved.load(Ordering::Relaxed);
-        look.counted.is_none_or(|counted| counted > look.lies || (counted < look.lies && raise))
-    }
-
-    fn correct(&self, look: &Look) {
-        match self.ledger.correct(look.counted, look.lies) {
-            Ok(true) => {
-                tracing::warn!(tier = %self.caps.name, "the ledger did not count what lies there; counted anew");
-                self.for_room.call();
-            }
-            Ok(false) => {}
-            Err(e) => self.fault(format!("cannot use the ledger: {e}")),
-        }
+        self.looks.now_and_then(&self.clock, || {
+            let listed = self.reconcile();
+            self.check_ledger();
+            listed
+        })
     }
 
     /// Deletes what eviction chose. Answers how many are gone.
@@ -397,11 +423,15 @@ impl<M: Mover> Shared<M> {
         if !self.index().is_leaving(&digest) {
             return false;
         }
+        let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
         match self.home.delete(&digest, len) {
             Ok(there) => {
                 if there {
-                    self.uncount(bytes);
+                    let is_counted = !self.home.foreign().is_some_and(|foreign| foreign.is_uncounted(&digest));
+                    self.uncount(if is_counted { bytes } else { 0 }, since);
                     self.announce_change(Record::Remove(digest));
+                } else {
+                    self.lost(&digest, bytes);
                 }
                 self.journal.note([Record::Remove(digest)]);
                 let gone = self.index().evicted(&digest);

@@ -1,4 +1,3 @@
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,15 +12,18 @@ use crate::config::Durability;
 use crate::counters::add;
 use crate::footer;
 use crate::hands::Hands;
-use crate::home::{Draft, is_full};
+use crate::home::{Draft, Home, is_full};
 use crate::layout::{self, Unshaped};
 use crate::line::Turn;
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::PAGE;
 use crate::pool::Lane;
-use crate::room::{Claim, Room};
+use crate::room::{Claim, Denied, Room, Size};
 use crate::shared::Shared;
 use crate::together::{Announced, Together};
+
+/// How often a save evicts for a medium that is full while it writes.
+const SQUEEZES_MAX: u32 = 4;
 
 /// A save under way: the duty to answer, the room claimed, the unfinished file. Whatever ends it gives all three back.
 pub struct Saving<M: Mover> {
@@ -31,7 +33,6 @@ pub struct Saving<M: Mover> {
     _together: Arc<Together<M>>,
     op: Option<(Save, Slot<Save, Saved>)>,
     room: Option<Room<M>>,
-    draft: Option<Draft>,
     /// What lies beside the file in a foreign layout: facts as its attribute, in some a header in a file of its own too.
     facts: Option<Facts>,
     header: Option<Vec<u8>>,
@@ -39,8 +40,8 @@ pub struct Saving<M: Mover> {
     len: u64,
     /// The chunk's bytes, where the caller's are out of the CPU's reach.
     fetched: Option<Vec<View>>,
-    /// The medium was full once already.
-    retried: bool,
+    /// How often the medium was found full while the file was written.
+    squeezed: u32,
 }
 
 /// Why a save cannot go on now.
@@ -106,16 +107,21 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
         }
     };
     let tenant = shared.tenants.id(op.key.namespace().tenant());
-    let want = Want::new(shared.home.file_len(len))
-        .with_place(announced.place())
-        .with_tenant(tenant)
-        .with_digest(op.key.digest());
-    let room = Some(Room::new(shared, want, slot.deadline()));
+    let size = size_of(&shared.home, len);
+    let want = Want::new(size.claimed).with_place(announced.place()).with_tenant(tenant).with_digest(op.key.digest());
+    let room = Some(Room::new(shared, want, size, slot.deadline()));
     let (op, shared, _together) = (Some((op, slot)), Arc::clone(shared), together);
-    let (draft, sidecar, facts, fetched, retried) = (None, None, None, None, false);
-    let saving =
-        Saving { shared, announced, _together, op, room, draft, facts, header, sidecar, len, fetched, retried };
+    let (sidecar, facts, fetched, squeezed) = (None, None, None, 0);
+    let saving = Saving { shared, announced, _together, op, room, facts, header, sidecar, len, fetched, squeezed };
     saving.claim(hands, None);
+}
+
+/// How large the files of a chunk of `len` bytes are, at most and at last: in a foreign layout the last page is written whole, and cut before
+/// it is published.
+fn size_of(home: &Home, len: u64) -> Size {
+    let (published, data) = (home.file_len(len), home.data_len(len));
+    let allocated = data.next_multiple_of(PAGE);
+    Size { claimed: published + (allocated - data), published, allocated }
 }
 
 /// Answers a save that cannot be taken now.
@@ -137,12 +143,26 @@ impl<M: Mover> Saving<M> {
             Some(Ok(Claim::Later)) => {
                 hands.wait(&line, (turn, tried), Lane::Write, move |turn| self.claim(&hands2, Some(turn)));
             }
-            Some(Err(reason)) => self.end(Ok(Saved::Shed(reason))),
+            Some(Err(Denied::Shed(reason))) => self.end(Ok(Saved::Shed(reason))),
+            Some(Err(Denied::Failed(e))) => self.not_made(e),
             Some(Ok(Claim::Granted)) | None => {
                 drop(turn);
                 self.start(hands, None);
             }
         }
+    }
+
+    /// Ends a save whose file cannot be made.
+    fn not_made(self, e: io::Error) {
+        let Some(key) = self.op.as_ref().map(|(op, _)| op.key.clone()) else { return };
+        let what = match e.kind() {
+            io::ErrorKind::NotFound => {
+                "the directory's `.kvtier` was deleted and cannot be made again; check the path and its permissions"
+            }
+            _ => "cannot create a file",
+        };
+        let error = self.shared.io_error("save", &key, what, e);
+        self.end(Err(error));
     }
 
     /// Starts to write, or waits in line for memory.
@@ -233,48 +253,17 @@ impl<M: Mover> Saving<M> {
         if behind < pair.len() {
             parts.push(Part::Write { at: 0, from: pair.slice(behind..pair.len()) });
         }
-        match self.file() {
-            Ok(file) => Ok(Transfer { file: Arc::new(file.into()), parts, watch: None, sums: None }),
-            Err(e) if is_full(&e) => Err(Stop::End(Ok(Saved::Shed(ShedReason::Full)))),
-            Err(e) if shared.note_read_only(&e) => Err(Stop::End(Ok(Saved::Shed(ShedReason::ReadOnly)))),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let what = "the directory's `.kvtier` was deleted and cannot be made again; check the path and its permissions";
-                Err(failed(shared.io_error("save", &key, what, e)))
-            }
-            Err(e) => Err(failed(shared.io_error("save", &key, "cannot create a file", e))),
-        }
-    }
-
-    /// An unfinished file with room for all of the chunk: a victim's, or a new one. A medium that is full before the cap is made room on,
-    /// once.
-    fn file(&mut self) -> io::Result<File> {
-        // In a foreign layout the last page is written whole, and cut before it is published.
-        let shared = Arc::clone(&self.shared);
-        let bytes = shared.home.data_len(self.len).next_multiple_of(PAGE);
-        let home = &shared.home;
-        if let Some(spare) = self.room.as_mut().and_then(Room::spare) {
-            match home.reopen(&spare, bytes) {
-                Ok(Some(file)) => {
-                    self.draft = Some(spare);
-                    return Ok(file);
-                }
-                _ => drop(home.unlink_draft(&spare)),
-            }
-        }
-        let made = match home.create(bytes) {
-            Err(e) if is_full(&e) && self.squeeze() => home.create(bytes),
-            Err(e) if e.kind() == io::ErrorKind::NotFound && shared.restore_home() => home.create(bytes),
-            other => other,
+        let Some(file) = self.room.as_mut().and_then(Room::file) else {
+            return Err(failed(Error::new(ErrorKind::Closed, "already ended")));
         };
-        let (draft, file) = made?;
-        self.draft = Some(draft);
-        Ok(file)
+        Ok(Transfer { file: Arc::new(file.into()), parts, watch: None, sums: None })
     }
 
     /// Evicts for a medium that says it is full; answers whether to try again.
     fn squeeze(&mut self) -> bool {
         add(&self.shared.counters.medium_full, 1);
-        !std::mem::replace(&mut self.retried, true) && self.room.as_ref().is_some_and(Room::squeeze)
+        self.squeezed += 1;
+        self.squeezed <= SQUEEZES_MAX && self.room.as_ref().is_some_and(Room::squeeze)
     }
 
     /// The writes of the first `whole` bytes: straight from the views where they allow it, else through bounce memory.
@@ -333,7 +322,7 @@ impl<M: Mover> Saving<M> {
         let Moved { transfer, result, .. } = moved;
         let written = match result {
             Err(e) if is_full(&e) && self.squeeze() => return self.submit(hands, transfer),
-            Err(e) if is_full(&e) => Err(Ok(Saved::Shed(ShedReason::Full))),
+            Err(e) if is_full(&e) => Err(shared.shed_by_device()),
             Err(e) => Err(shared.end_of_save(&key, "cannot write the chunk's file", e)),
             Ok(_) => self.finish_files(&key, &transfer.file),
         };
@@ -348,10 +337,11 @@ impl<M: Mover> Saving<M> {
             return self
                 .end(Err(Error::new(over, "ended before it was published").with_op("save").with_key(*key.digest())));
         }
-        if let Err(end) = self.name_it(&key) {
+        let named = self.name_it(&key);
+        shared.listeners.tell();
+        if let Err(end) = named {
             return self.end(end);
         }
-        shared.listeners.tell();
         match shared.durability {
             Durability::None => self.stored(&key, Ok(())),
             Durability::Fdatasync => self.stored(&key, shared.home.sync_name(key.digest())),
@@ -373,10 +363,14 @@ impl<M: Mover> Saving<M> {
         if is_durable && let Err(e) = nix::unistd::fdatasync(file) {
             return failed("cannot bring the chunk to the device", e.into());
         }
-        if let Some(header) = &self.header {
-            match shared.home.create_small(header, is_durable) {
+        if let Some(header) = self.header.take() {
+            let mut made = shared.home.create_small(&header, is_durable);
+            if made.as_ref().is_err_and(is_full) && self.squeeze() {
+                made = shared.home.create_small(&header, is_durable);
+            }
+            match made {
                 Ok(sidecar) => self.sidecar = Some(sidecar),
-                Err(e) if is_full(&e) => return Err(Ok(Saved::Shed(ShedReason::Full))),
+                Err(e) if is_full(&e) => return Err(shared.shed_by_device()),
                 Err(e) => return failed("cannot write the file beside the chunk's", e),
             }
         }
@@ -397,25 +391,29 @@ impl<M: Mover> Saving<M> {
 
     /// Gives the file its name and tells the index: in one step, as far as anybody can see.
     fn name_it(&mut self, key: &Key) -> Result<(), Result<Saved, Error>> {
-        let (Some(draft), Some(room)) = (self.draft.take(), self.room.take()) else { return Ok(()) };
+        let Some(room) = self.room.take() else { return Ok(()) };
         let (shared, digest, len) = (&self.shared, key.digest(), self.len);
         // Now that there is such a chunk; one that could not be saved says nothing of the others.
         if let Err(error) = shared.learn_geometry(key, len) {
-            (self.draft, self.room) = (Some(draft), Some(room));
+            self.room = Some(room);
             return Err(Err(error.with_tier(shared.caps.name.clone())));
         }
         let _one = shared.name(digest);
+        let (_moving, since) = (shared.ledger_check.moving(), shared.ledger.generation());
         let mut replaced_bytes = shared.home.file_len(len);
         if let Some(foreign) = shared.home.foreign() {
             foreign.learn(key);
-            // One name for all lengths.
-            replaced_bytes = shared.home.bytes_of(digest, len).ok().flatten().unwrap_or(len);
+            // One name for all lengths. What another program wrote there since the last sweep is not counted.
+            let is_counted = !foreign.is_uncounted(digest);
+            let there = shared.home.bytes_of(digest, len).ok().flatten().filter(|_| is_counted);
+            replaced_bytes = there.unwrap_or(0);
         }
-        match shared.home.publish(&draft, digest, len) {
+        let Some(draft) = room.draft() else { return Ok(()) };
+        match shared.home.publish(draft, digest, len) {
             Ok(false) => {}
-            Ok(true) => shared.uncount(replaced_bytes),
+            Ok(true) => shared.uncount(replaced_bytes, since),
             Err(e) => {
-                (self.draft, self.room) = (Some(draft), Some(room));
+                self.room = Some(room);
                 return Err(shared.end_of_save(key, "cannot publish the chunk's file", e));
             }
         }
@@ -425,10 +423,11 @@ impl<M: Mover> Saving<M> {
             // What LMCache does not see is not there.
             let _ = shared.home.delete(digest, len);
             shared.forget(digest, false);
-            (self.sidecar, self.room) = (Some(sidecar), Some(room));
+            room.lose(since);
+            self.sidecar = Some(sidecar);
             return Err(shared.end_of_save(key, "cannot publish the file beside the chunk's", e));
         }
-        let Some(reservation) = room.spend() else { return Ok(()) };
+        let Some(reservation) = room.spend(since) else { return Ok(()) };
         let chunk = shared.chunk(key, len).with_place(self.announced.place());
         let inserted = shared.index().commit(reservation, chunk);
         // What nobody counts must not lie there: a chunk the index cannot take, or one of this key with another length.
@@ -440,7 +439,7 @@ impl<M: Mover> Saving<M> {
         if let Some(superfluous) = superfluous
             && shared.home.delete(digest, superfluous).is_ok_and(|there| there)
         {
-            shared.uncount(shared.home.file_len(superfluous));
+            shared.uncount(shared.home.file_len(superfluous), since);
         }
         if matches!(inserted, Inserted::Refused(_)) {
             // Other processes may have the chunk whose file was replaced in their index.
@@ -473,13 +472,19 @@ impl<M: Mover> Shared<M> {
         }
         Err(self.io_error("save", key, what, e))
     }
+
+    /// How a save ends for which the medium has no room, whatever was evicted.
+    fn shed_by_device(&self) -> Result<Saved, Error> {
+        self.medium.note_shed(&self.clock);
+        Ok(Saved::Shed(ShedReason::DeviceFull))
+    }
 }
 
 impl<M: Mover> Drop for Saving<M> {
-    /// Gives back the unfinished file and the room however the save ended; the slot, dropped last, answers `Closed` if nobody did.
+    /// Deletes the unfinished file beside the chunk's before its room is given back; the slot, dropped last, answers `Closed` if nobody did.
     fn drop(&mut self) {
-        for draft in [self.draft.take(), self.sidecar.take()].into_iter().flatten() {
-            let _ = self.shared.home.unlink_draft(&draft);
+        if let Some(sidecar) = self.sidecar.take() {
+            let _ = self.shared.home.unlink_draft(&sidecar);
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,10 @@ use crate::geometry::Geometry;
 use crate::history::Journal;
 use crate::home::{FileId, Home, kind_of};
 use crate::ledger::Ledger;
+use crate::ledger_check::LedgerCheck;
 use crate::line::Line;
 use crate::looks::Looks;
+use crate::medium::FullMedium;
 use crate::readers::Readers;
 use crate::tenants::Tenants;
 use crate::{DiskConfig, Mover};
@@ -65,10 +67,10 @@ pub struct Shared<M> {
     /// Ops that wait for `tails` or `bounce`.
     pub for_memory: Line,
     pub looks: Looks,
-    /// A neighbour died, or a save found the ledger wrong, and what is counted was not looked at since in a quiet moment.
-    pub bereaved: AtomicBool,
-    /// The ledger was full although the index was not, since somebody looked last.
-    pub refused: AtomicBool,
+    /// How right the ledger is.
+    pub ledger_check: LedgerCheck,
+    /// When the medium was full last, although the cap was not reached.
+    pub medium: FullMedium,
     pub index: Mutex<Index>,
     names: [Mutex<()>; NAMES],
     /// Locked before the index.
@@ -89,6 +91,7 @@ pub struct Shared<M> {
 pub struct Books {
     pub home: Home,
     pub ledger: Ledger,
+    pub ledger_check: LedgerCheck,
     pub journal: Journal,
     pub changes: ChangeLog,
     pub tenants: Tenants,
@@ -100,8 +103,7 @@ pub struct Books {
 impl<M: Mover> Shared<M> {
     pub fn new(caps: Caps, config: &DiskConfig, mover: M, books: Books, parts: (Index, Gate, Arena, Arena)) -> Self {
         let (index, gate, tails, bounce) = parts;
-        let Books { home, ledger, journal, changes, tenants, aside_bytes, geometry } = books;
-        let bereaved = home.buried.corners > 0;
+        let Books { home, ledger, ledger_check, journal, changes, tenants, aside_bytes, geometry } = books;
         let read_only = home.is_read_only();
         Shared {
             caps,
@@ -126,8 +128,8 @@ impl<M: Mover> Shared<M> {
             for_room: Line::default(),
             for_memory: Line::default(),
             looks: Looks::default(),
-            bereaved: AtomicBool::new(bereaved),
-            refused: AtomicBool::new(false),
+            ledger_check,
+            medium: FullMedium::default(),
             index: Mutex::new(index),
             names: [const { Mutex::new(()) }; NAMES],
             distrusted: Mutex::default(),
@@ -248,20 +250,42 @@ impl<M: Mover> Shared<M> {
 
     /// A file that the index knows could not be opened: forgets it, unless it is there again.
     pub fn vanished(&self, digest: &Digest, len: u64) {
-        let _one = self.name(digest);
+        let one = self.name(digest);
+        if self.home.find(digest, len).is_ok_and(|there| there.is_none()) {
+            let _moving = self.ledger_check.moving();
+            let gone = self.forget(digest, false);
+            gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
+        }
+        drop(one);
+        self.listeners.tell();
+    }
+
+    /// The same where another process said that it deleted the file, and has counted that.
+    pub fn removed_by_another(&self, digest: &Digest, len: u64) {
+        let one = self.name(digest);
         if self.home.find(digest, len).is_ok_and(|there| there.is_none()) {
             self.forget(digest, false);
         }
+        drop(one);
+        self.listeners.tell();
     }
 
     /// The file `seen` under this name failed its checks: distrusts the key and moves the file out of the way. `false` when another file
     /// has the name by now, or none: then what was read is no chunk of anybody's any more.
     pub fn condemn(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
+        let condemned = self.condemn_quietly(digest, len, seen);
+        self.listeners.tell();
+        condemned
+    }
+
+    fn condemn_quietly(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         let _one = self.name(digest);
         match self.home.find(digest, len) {
             Ok(Some(there)) if there != seen => return false,
             Ok(None) => {
-                self.forget(digest, false);
+                let _moving = self.ledger_check.moving();
+                let gone = self.forget(digest, false);
+                gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
                 return false;
             }
             _ => self.mark_corrupt(digest, seen),
@@ -316,8 +340,9 @@ impl<M: Mover> Shared<M> {
         matches!(self.home.find(digest, len), Ok(Some(there)) if there == seen)
     }
 
-    /// The index has it, but the medium does not or not in one piece. Its [name](Self::name) is held.
-    pub fn forget(&self, digest: &Digest, corrupt: bool) {
+    /// The index has it, but the medium does not or not in one piece. Its [name](Self::name) is held,
+    /// and listeners are notified by the caller once it is not. Answers what the index had.
+    pub fn forget(&self, digest: &Digest, corrupt: bool) -> Option<Chunk> {
         let mut index = self.index();
         if corrupt {
             index.suspect(digest);
@@ -330,8 +355,8 @@ impl<M: Mover> Shared<M> {
         self.for_room.call();
         if gone.is_some() {
             self.journal.note([Record::Remove(*digest)]);
-            self.listeners.tell();
         }
+        gone.map(|entry| entry.chunk)
     }
 
     /// Counts a fault and keeps it for `status`.

@@ -124,9 +124,9 @@ fn when_an_answer_is_given_files_are_closed_and_memory_is_let_go() {
         assert_eq!((done.result.unwrap_err().kind(), let_go), (ErrorKind::Io, true), "{layout:?}");
         *seen.fails.lock().unwrap() = Some(28);
         let (done, let_go) = save(2);
-        assert_eq!((done.result.unwrap(), let_go), (Saved::Shed(ShedReason::Full), true), "{layout:?}");
-        // Room on a full medium may be made and tried once.
+        assert_eq!((done.result.unwrap(), let_go), (Saved::Shed(ShedReason::DeviceFull), true), "{layout:?}");
+        // Room on a full medium may be made and tried again.
         let saw = (seen.files.lock().unwrap().len(), seen.memory.lock().unwrap().len());
-        assert!(saw == (5, 2) || saw == (6, 3), "{saw:?}: it saw them all");
+        assert!(saw.0 >= 5 && saw.0 - saw.1 == 3, "{saw:?}: it saw them all");
     }
 }

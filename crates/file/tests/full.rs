@@ -117,7 +117,7 @@ fn a_medium_that_others_fill_sheds_saves_serves_loads_and_comes_back() {
     std::fs::write(&hog, vec![1; 3 << 20]).unwrap();
     assert_eq!(f.save(&f.key(0), LEN), Saved::Stored);
     // A chunk larger than all the room there is, even with everything of ours gone.
-    assert_eq!(f.save(&f.key(1), SIZE / 2), Saved::Shed(ShedReason::Full));
+    assert_eq!(f.save(&f.key(1), SIZE / 2), Saved::Shed(ShedReason::DeviceFull));
     let held = f.hold(&f.keys([0]), std::time::Duration::from_secs(60));
     assert!(held.hold.is_none() || f.load(&f.key(0), LEN) == Loaded::Hit { len: LEN as u64 });
     std::fs::remove_file(hog).unwrap();

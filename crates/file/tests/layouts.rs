@@ -436,6 +436,31 @@ fn files_there(dir: &Path) -> usize {
 }
 
 #[test]
+fn what_another_program_wrote_since_a_sweep_is_not_released_when_it_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = FileConfig::new(dir.path(), 1 << 20).with_layout(Layout::LmcacheMp).with_namespace(ns());
+    let it = Use::open(config.with_sweep_every(Duration::from_secs(3600)));
+    let counted = || {
+        let ledger = fs::read(dir.path().join(".kvtier/ledger")).unwrap();
+        u64::from_le_bytes(ledger[8..16].try_into().unwrap())
+    };
+    let (ours, theirs) = (key(Layout::LmcacheMp, &name(1)), key(Layout::LmcacheMp, &name(2)));
+    let late = Instant::now() + Duration::from_secs(600);
+    while it.tier.usage().used_bytes.is_none() {
+        assert!(Instant::now() < late);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(it.save(&ours, &bytes(1, 8192)), Saved::Stored);
+    fs::write(dir.path().join(name(2)), bytes(2, 7000)).unwrap();
+    it.hits(&theirs, &bytes(2, 7000));
+    let before = counted();
+    for (key, less) in [(theirs, 0), (ours, 8192)] {
+        assert_eq!(it.tier.remove(&it.ctx(), [key].into()).wait().unwrap().removed, 1);
+        assert_eq!(counted(), before - less);
+    }
+}
+
+#[test]
 fn a_sweep_counts_what_the_neighbours_have_in_flight() {
     let dir = tempfile::tempdir().unwrap();
     drop(Use::open(config(dir.path(), Layout::LmcacheMp)));

@@ -170,6 +170,7 @@ fn whole_batch(end: &mut End, keys: Vec<Named>) -> (Vec<usize>, Arc<[Key]>) {
 fn shed(why: ShedReason) -> (ErrorKind, &'static str) {
     match why {
         ShedReason::Full => (ErrorKind::Full, "no room: everything that could go is held"),
+        ShedReason::DeviceFull => (ErrorKind::Full, "the file system is full, below the cap of the tier"),
         ShedReason::ReadOnly => (ErrorKind::Denied, "the medium is read-only"),
         ShedReason::TooLarge => (ErrorKind::Full, "the chunk is larger than the tier may hold"),
         _ => (ErrorKind::Throttled, "the tier took no more work before the deadline"),

@@ -157,7 +157,7 @@ pub fn noted_cap(tmp: &Path, name: &str) -> Option<u64> {
 }
 
 /// All corners; what is no directory is no corner.
-fn corners(tmp: &Path) -> io::Result<Vec<DirEntry>> {
+pub fn corners(tmp: &Path) -> io::Result<Vec<DirEntry>> {
     let all = fs::read_dir(tmp)?.collect::<io::Result<Vec<_>>>()?;
     Ok(all.into_iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).collect())
 }
@@ -167,7 +167,7 @@ fn corners(tmp: &Path) -> io::Result<Vec<DirEntry>> {
 pub struct Buried {
     /// How many they were.
     pub corners: usize,
-    /// Bytes of their unfinished files.
+    /// Bytes that were granted for their unfinished files.
     pub bytes: u64,
 }
 
@@ -176,7 +176,7 @@ pub fn bury_dead(tmp: &Path) -> io::Result<Buried> {
     let mut buried = Buried::default();
     for corner in corners(tmp)? {
         if is_dead(&corner.path(), &corner.file_name().to_string_lossy())? {
-            buried.bytes += drafts_bytes(&corner.path())?;
+            buried.bytes += granted_bytes(&corner.path())?;
             buried.corners += 1;
             fs::remove_dir_all(corner.path())?;
         }
@@ -184,23 +184,26 @@ pub fn bury_dead(tmp: &Path) -> io::Result<Buried> {
     Ok(buried)
 }
 
-/// Bytes of the unfinished files in all corners.
-pub fn all_drafts_bytes(tmp: &Path) -> io::Result<u64> {
-    let mut bytes = 0;
-    for corner in corners(tmp)? {
-        // A process may be leaving: what is gone is not counted.
-        bytes += drafts_bytes(&corner.path()).unwrap_or(0);
-    }
-    Ok(bytes)
+/// The name of an unfinished file that bytes are claimed for: its number, and how many bytes.
+pub fn draft_name(number: u64, bytes: u64) -> String {
+    format!("{number}-{bytes:x}")
 }
 
-/// Bytes of the unfinished files in a corner.
-fn drafts_bytes(corner: &Path) -> io::Result<u64> {
+/// The bytes that the name of an unfinished file states.
+pub fn claimed_by(name: &str) -> Option<u64> {
+    let (number, bytes) = name.split_once('-')?;
+    number.parse::<u64>().ok()?;
+    u64::from_str_radix(bytes, 16).ok()
+}
+
+/// Bytes of the unfinished files in a corner that were granted for certain: only then a file gets a length.
+fn granted_bytes(corner: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for file in fs::read_dir(corner)? {
         let file = file?;
-        if file.file_name() != "alive" {
-            bytes += file.metadata()?.len();
+        let (name, len) = (file.file_name(), file.metadata()?.len());
+        if name != "alive" && len > 0 {
+            bytes += name.to_str().and_then(claimed_by).unwrap_or(len);
         }
     }
     Ok(bytes)

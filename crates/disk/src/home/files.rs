@@ -15,6 +15,7 @@ use nix::fcntl::{FallocateFlags, OFlag, RenameFlags, fallocate, openat, renameat
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::corner::draft_name;
 use super::{Corner, Home, bookkeeping};
 use crate::name;
 
@@ -40,6 +41,15 @@ pub struct FileId {
 pub struct Kept {
     pub len: u64,
     pub gone_bytes: u64,
+}
+
+/// A chunk's file as its directory lists it.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed {
+    pub digest: Digest,
+    /// Payload length by the name.
+    pub len: u64,
+    pub inode: u64,
 }
 
 impl FileId {
@@ -69,25 +79,28 @@ impl Home {
         direct_or_not(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| openat(self.dir(), path, flags, Mode::empty()))
     }
 
-    fn draft(&self) -> io::Result<Draft> {
+    /// The next unfinished file, for which `bytes` are claimed in the ledger.
+    fn draft(&self, bytes: u64) -> io::Result<Draft> {
         let corner = self.corner()?;
-        Ok(Draft { name: corner.number().to_string(), corner })
+        Ok(Draft { name: draft_name(corner.number(), bytes), corner })
     }
 
-    /// Makes an unfinished file of `len` bytes of room for direct writes.
-    pub fn create(&self, len: u64) -> io::Result<(Draft, File)> {
-        let draft = self.draft()?;
+    /// Makes an unfinished file for direct writes. It is empty, and its name states the `bytes` that are claimed for it in the ledger, under
+    /// whose lock this is called.
+    pub fn create(&self, bytes: u64) -> io::Result<(Draft, File)> {
+        let draft = self.draft(bytes)?;
         let made = direct_or_not(OFlag::O_WRONLY | OFlag::O_CREAT, |flags| {
             openat(draft.corner.dir(), draft.name.as_str(), flags, Mode::from_bits_truncate(0o644))
         });
-        let file = made.inspect_err(|_| drop(self.unlink_draft(&draft)))?;
+        made.map(|file| (draft, file))
+    }
+
+    /// Gives an unfinished file `len` bytes of room on the medium, which were granted.
+    pub fn allocate(&self, file: &File, len: u64) -> io::Result<()> {
         // Without this, direct writes that grow a file wait for one another. Where it is not supported, they just do.
-        match fallocate(&file, FallocateFlags::empty(), 0, len.cast_signed()) {
-            Err(e @ (nix::Error::ENOSPC | nix::Error::EDQUOT | nix::Error::EIO)) => {
-                let _ = self.unlink_draft(&draft);
-                Err(e.into())
-            }
-            _ => Ok((draft, file)),
+        match fallocate(file, FallocateFlags::empty(), 0, len.cast_signed()) {
+            Err(e @ (nix::Error::ENOSPC | nix::Error::EDQUOT | nix::Error::EIO)) => Err(e.into()),
+            _ => Ok(()),
         }
     }
 
@@ -99,7 +112,7 @@ impl Home {
 
     /// Makes an unfinished file that holds just these few bytes; with `durable`, they are on the device.
     pub fn create_small(&self, bytes: &[u8], durable: bool) -> io::Result<Draft> {
-        let draft = self.draft()?;
+        let draft = self.draft(0)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let made = openat(draft.corner.dir(), draft.name.as_str(), flags, Mode::from_bits_truncate(0o644));
         let written = made.map(File::from).map_err(io::Error::from).and_then(|mut file| {
@@ -133,7 +146,7 @@ impl Home {
         if self.foreign().is_some() {
             return Ok(None);
         }
-        let draft = self.draft()?;
+        let draft = self.draft(name::file_len(len))?;
         match renameat(self.dir(), name::relative(digest, len).as_str(), draft.corner.dir(), draft.name.as_str()) {
             Ok(()) => Ok(Some(draft)),
             Err(nix::Error::ENOENT) => Ok(None),
@@ -356,6 +369,11 @@ impl Home {
     /// All chunks of our layout by name, in no order: nothing is opened and nothing is asked of any file. Several threads read, because the medium is slow
     /// to answer one; `each` is called on this one.
     pub fn list(&self, mut each: impl FnMut(Digest, u64)) -> io::Result<()> {
+        self.list_inodes(|listed| each(listed.digest, listed.len))
+    }
+
+    /// The same with the inodes.
+    pub fn list_inodes(&self, mut each: impl FnMut(Listed)) -> io::Result<()> {
         let (send, shards) = sync_channel(LISTERS);
         let next = AtomicU16::new(0);
         std::thread::scope(|scope| {
@@ -372,7 +390,7 @@ impl Home {
             }
             drop(send);
             for shard in shards {
-                shard?.into_iter().for_each(|(digest, len)| each(digest, len));
+                shard?.into_iter().for_each(&mut each);
             }
             Ok(())
         })
@@ -384,12 +402,17 @@ impl Home {
         let wanted: HashSet<&Digest> = digests.iter().collect();
         let mut found = Vec::new();
         for shard in shards {
-            found.extend(self.list_shard(shard)?.into_iter().filter(|(digest, _)| wanted.contains(digest)));
+            found.extend(
+                self.list_shard(shard)?
+                    .into_iter()
+                    .filter(|file| wanted.contains(&file.digest))
+                    .map(|file| (file.digest, file.len)),
+            );
         }
         Ok(found)
     }
 
-    fn list_shard(&self, shard: u8) -> io::Result<Vec<(Digest, u64)>> {
+    fn list_shard(&self, shard: u8) -> io::Result<Vec<Listed>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut dir = match Dir::openat(self.dir(), format!("{shard:02x}").as_str(), flags, Mode::empty()) {
             Err(nix::Error::ENOENT) => return Ok(Vec::new()),
@@ -397,8 +420,10 @@ impl Home {
         };
         let mut found = Vec::new();
         for entry in dir.iter() {
-            let chunk = entry?.file_name().to_str().ok().and_then(name::parse);
-            found.extend(chunk.filter(|(digest, _)| digest.as_bytes()[0] == shard));
+            let entry = entry?;
+            let chunk = entry.file_name().to_str().ok().and_then(name::parse);
+            let chunk = chunk.filter(|(digest, _)| digest.as_bytes()[0] == shard);
+            found.extend(chunk.map(|(digest, len)| Listed { digest, len, inode: entry.ino() }));
         }
         Ok(found)
     }

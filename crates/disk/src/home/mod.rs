@@ -1,6 +1,7 @@
 //! A tier's directory on disk: its manifest, its 256 shards, this process's own corner for unfinished files, and the quarantine.
 
 pub mod bookkeeping;
+pub mod census;
 mod corner;
 mod evidence;
 mod files;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 use kvtier_core::{Error, ErrorKind};
 
 pub use bookkeeping::open_rw;
-pub use corner::{Buried, Corner, living};
+pub use corner::{Buried, Corner, draft_name, living};
 pub use files::{Draft, FileId, is_full, is_head_of_hash};
 pub use manifest::Manifest;
 pub use medium::{is_local, is_read_only, sizes};
@@ -199,9 +200,11 @@ impl Home {
         work(living(&self.own().join("tmp"))?.len() == 1)
     }
 
-    /// Bytes of all unfinished files, of all processes.
-    pub fn all_drafts_bytes(&self) -> io::Result<u64> {
-        corner::all_drafts_bytes(&self.own().join("tmp"))
+    /// Does something if no other process has the directory open, and while none can open it. Answers whether it was done.
+    pub fn if_alone(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
+        let _door = lock_door(&self.own())?;
+        let is_alone = living(&self.own().join("tmp"))?.len() <= 1;
+        if is_alone { work().map(|()| true) } else { Ok(false) }
     }
 
     /// Takes `capacity_bytes` for the directory's cap and writes it down. `Invalid` for one below what is noted there, and below the `used`

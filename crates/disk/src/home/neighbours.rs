@@ -1,7 +1,5 @@
 //! Who else has the directory open: with which cap, and how much they have under way.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 
 use kvtier_core::{Error, ErrorKind};
@@ -34,19 +32,6 @@ impl Home {
         })
         .map(drop)
     }
-
-    /// Bytes of the unfinished files of all processes but this, the dead ones too as long as they are not buried.
-    pub fn others_drafts_bytes(&self) -> io::Result<u64> {
-        let (corner, mut bytes) = (self.corner()?, 0);
-        for other in fs::read_dir(self.own().join("tmp"))? {
-            let other = other?;
-            if other.file_name() != corner.name() {
-                // A process may be leaving: what is gone is not counted.
-                bytes += drafts_bytes(&other.path()).unwrap_or(0);
-            }
-        }
-        Ok(bytes)
-    }
 }
 
 /// The cap of those who have the directory open: the noted one is the last that they agreed on, unless a dead process noted it.
@@ -61,14 +46,4 @@ fn another_cap(root: &Path, theirs: u64, ours: u64) -> Error {
         root.display()
     );
     Error::new(ErrorKind::Invalid, what)
-}
-
-fn drafts_bytes(corner: &Path) -> io::Result<u64> {
-    let mut bytes = 0;
-    for file in fs::read_dir(corner)? {
-        let file = file?;
-        // One that got its name meanwhile is the index's, once that learns of it.
-        bytes += if file.file_name() == "alive" { 0 } else { file.metadata().map_or(0, |meta| meta.len()) };
-    }
-    Ok(bytes)
 }

@@ -10,8 +10,8 @@ use kvtier_core::Clock;
 use kvtier_index::journal::Record;
 
 use crate::changes::ChangeLog;
-use crate::home;
-use crate::ledger::Ledger;
+use crate::home::{self, Corner};
+use crate::ledger::{Claimed, Generation, Ledger};
 
 /// Opened with the first change and kept, since a command may change many chunks.
 #[derive(Debug)]
@@ -21,21 +21,26 @@ pub struct Accounting {
     ledger: Option<Ledger>,
     /// `None` in a layout of another program.
     changes: Option<ChangeLog>,
+    /// So that a tier which finds a file gone does not correct the ledger for it too.
+    _registered: Option<Corner>,
 }
 
 impl Accounting {
     /// Opens what there is below `.kvtier`.
     pub fn open(own: &Path, is_foreign: bool) -> io::Result<Self> {
         let ledger = Ledger::peek(own)?.map(|_| Ledger::open(own, true)).transpose()?;
+        let _registered = ledger.as_ref().and_then(|_| home::visit(own).ok());
+        ledger.iter().for_each(|ledger| drop(ledger.fold()));
         let is_local = home::is_local(own)?;
         let changes = (!is_foreign).then(|| ChangeLog::open(own, is_local, &Clock::real()));
-        Ok(Accounting { own: own.to_owned(), ledger, changes })
+        Ok(Accounting { own: own.to_owned(), ledger, changes, _registered })
     }
 
-    /// The same, with a ledger in any case.
-    pub fn open_to_count(own: &Path) -> io::Result<Self> {
-        let ledger = Some(Ledger::open(own, true)?);
-        Ok(Accounting { ledger, ..Accounting::open(own, false)? })
+    /// The same, with a ledger in any case: where no tier has counted yet, with what `count` finds.
+    pub fn open_to_count(own: &Path, count: impl FnOnce() -> io::Result<u64>) -> io::Result<Self> {
+        let ledger = Ledger::open(own, true)?;
+        ledger.recount(false, count)?;
+        Accounting::open(own, false)
     }
 
     /// Whether the ledger is the file that has its name now. Another process may have deleted `.kvtier`, or counted for the first time.
@@ -46,18 +51,29 @@ impl Accounting {
         }
     }
 
-    /// Counts `bytes` more, unless the total would then be over `cap`: then answers `false`.
-    pub fn take(&self, bytes: u64, cap: u64) -> io::Result<bool> {
-        self.ledger.as_ref().map_or(Ok(true), |ledger| ledger.take(bytes, cap))
+    /// Counts `bytes` more, unless the total would then be over `cap`, or `make` cannot make their file.
+    pub fn claim(&self, bytes: u64, cap: u64, make: &mut dyn FnMut() -> bool) -> io::Result<Claimed> {
+        match &self.ledger {
+            Some(ledger) => ledger.claim(bytes, cap, make),
+            None => Ok(if make() { Claimed::Granted } else { Claimed::Full }),
+        }
     }
 
-    /// Counts bytes that came or went.
-    pub fn count(&self, bytes: i64) {
-        if let Some(ledger) = &self.ledger
-            && ledger.shift(bytes).is_err()
-        {
-            ledger.put_off(bytes);
+    /// To be asked before files go for which bytes are released.
+    pub fn generation(&self) -> Option<Generation> {
+        self.ledger.as_ref().map(Ledger::generation)
+    }
+
+    /// Counts bytes less that went after `since` was asked. What cannot be written waits.
+    pub fn release(&self, bytes: u64, since: Option<Generation>) {
+        if let (Some(ledger), Some(since)) = (&self.ledger, since) {
+            let _ = ledger.release(bytes, since);
         }
+    }
+
+    /// Counts bytes more that are there. What cannot be written waits.
+    pub fn add(&self, bytes: u64) {
+        self.ledger.iter().for_each(|ledger| drop(ledger.add(bytes)));
     }
 
     /// Appends to the change log.
@@ -87,7 +103,7 @@ impl Accounting {
             changes.flush().map_err(|e| failed("the change log", e))?;
         }
         match &self.ledger {
-            Some(ledger) if ledger.has_put_off() => ledger.fold().map_err(|e| failed("the ledger", e)),
+            Some(ledger) if ledger.has_pending() => ledger.fold().map_err(|e| failed("the ledger", e)),
             _ => Ok(()),
         }
     }

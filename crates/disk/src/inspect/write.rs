@@ -10,6 +10,7 @@ use kvtier_key::{BlockSums, Facts};
 use super::accounting::Accounting;
 use super::{Directory, quarantine};
 use crate::home::{self, Corner};
+use crate::ledger::Claimed;
 use crate::name::{self, PAGE, file_len};
 use crate::{Layout, footer};
 
@@ -45,7 +46,8 @@ impl Directory {
         }
         let own = self.own();
         let corner = home::visit(&own)?;
-        Ok(Writer { directory: self.clone(), corner, accounting: Accounting::open_to_count(&own)? })
+        let accounting = Accounting::open_to_count(&own, || self.count())?;
+        Ok(Writer { directory: self.clone(), corner, accounting })
     }
 }
 
@@ -68,11 +70,21 @@ impl Writer {
         if path.exists() {
             return Ok(false);
         }
-        if !self.accounting.take(bytes, self.directory.capacity_bytes.unwrap_or(u64::MAX))? {
-            return Err(io::Error::new(Io::StorageFull, "the directory's cap leaves no room"));
-        }
-        let draft = self.corner.path().join(self.corner.number().to_string());
-        let written = fs::File::create_new(&draft).and_then(|mut file| {
+        let draft = self.corner.path().join(home::draft_name(self.corner.number(), bytes));
+        let mut made = None;
+        let mut make = || made.insert(fs::File::create_new(&draft)).is_ok();
+        let claimed = self.accounting.claim(bytes, self.directory.capacity_bytes.unwrap_or(u64::MAX), &mut make);
+        let file = made.transpose()?;
+        let (Ok(Claimed::Granted), Some(file)) = (&claimed, file) else {
+            let _ = fs::remove_file(&draft);
+            let damaged = "the ledger was damaged meanwhile; a tier that opens the directory counts anew";
+            return Err(match claimed? {
+                Claimed::Damaged => io::Error::new(Io::InvalidData, damaged),
+                _ => io::Error::new(Io::StorageFull, "the directory's cap leaves no room"),
+            });
+        };
+        let since = self.accounting.generation();
+        let written = Ok(file).and_then(|mut file| {
             let padding = vec![0; (len.next_multiple_of(PAGE) - len) as usize];
             [payload, &padding, &page].iter().try_for_each(|part| file.write_all(part))
         });
@@ -86,7 +98,7 @@ impl Writer {
             self.accounting.append(Record::Insert(Chunk::new(facts.key, len, bytes)));
         } else {
             let _ = fs::remove_file(&draft);
-            self.accounting.count(-bytes.cast_signed());
+            self.accounting.release(bytes, since);
         }
         is_named
     }

@@ -26,6 +26,12 @@ pub struct Found {
 impl<M: Mover> Shared<M> {
     /// Looks at the file of a key of a foreign layout, and tells the index. Answers the payload's length if a load can be expected to hit.
     pub fn find_foreign(&self, foreign: &Foreign, key: &Key) -> Option<u64> {
+        let found = self.find_foreign_quietly(foreign, key);
+        self.listeners.tell();
+        found
+    }
+
+    fn find_foreign_quietly(&self, foreign: &Foreign, key: &Key) -> Option<u64> {
         let _one = self.name(key.digest());
         if self.index().is_suspect(key.digest()) {
             return None;
@@ -73,9 +79,8 @@ impl<M: Mover> Shared<M> {
 
     /// Tells the index what lies there. A length of 0 stands for one that only the file can tell. The key's [name](Shared::name) is held.
     pub fn found(&self, key: &Key, found: Found) {
-        if let Some(foreign) = self.home.foreign() {
-            foreign.learn(key);
-        }
+        let foreign = self.home.foreign();
+        foreign.into_iter().for_each(|foreign| foreign.learn(key));
         let mut index = self.index();
         if index.is_leaving(key.digest()) {
             return;
@@ -87,6 +92,7 @@ impl<M: Mover> Shared<M> {
             None => {
                 let tenant = self.tenants.id(key.namespace().tenant());
                 let _ = index.insert(Chunk::new(*key.digest(), len, found.bytes).with_tenant(tenant));
+                foreign.into_iter().for_each(|foreign| foreign.note_uncounted(key.digest()));
                 self.listeners.note(Event::Stored { key: *key.digest(), len: found.len.unwrap_or(found.bytes) });
                 drop(index);
                 self.listeners.tell();

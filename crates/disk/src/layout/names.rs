@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -18,6 +18,8 @@ pub struct Foreign {
     namespace: OnceLock<Arc<Namespace>>,
     /// File names by key, for what is done to files that no op names: eviction, the sweep.
     names: RwLock<HashMap<Digest, Arc<str>>>,
+    /// Chunks that were found since a sweep counted last: another program may have written them, and then the ledger does not count them.
+    uncounted: Mutex<HashSet<Digest>>,
     /// Sizes of all files are known.
     swept: AtomicBool,
     /// The cap is above what lies there, or was before, or may delete.
@@ -49,6 +51,7 @@ impl Foreign {
             shrink: config.shrink,
             namespace: config.namespace.clone().map_or_else(OnceLock::new, OnceLock::from),
             names: RwLock::default(),
+            uncounted: Mutex::default(),
             swept: AtomicBool::new(false),
             agreed: AtomicBool::new(false),
             without_facts: AtomicBool::new(false),
@@ -124,6 +127,21 @@ impl Foreign {
     /// Forgets the name of a chunk that is gone.
     pub fn unlearn(&self, digest: &Digest) {
         self.names.write().unwrap_or_else(PoisonError::into_inner).remove(digest);
+    }
+
+    /// A chunk was found that the index did not have.
+    pub fn note_uncounted(&self, digest: &Digest) {
+        self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).insert(*digest);
+    }
+
+    /// Whether the ledger may not count a chunk whose file is about to go.
+    pub fn is_uncounted(&self, digest: &Digest) -> bool {
+        self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).remove(digest)
+    }
+
+    /// All that was found until now is about to be counted.
+    pub fn forget_uncounted(&self) {
+        self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Whether eviction may choose: the sizes are known, and what is over the cap may go.

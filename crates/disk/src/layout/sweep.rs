@@ -4,7 +4,6 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -145,14 +144,9 @@ impl<M: Mover> Shared<M> {
         }
         self.forget_all_but(&seen);
         foreign.learned().iter().for_each(|digest| self.unlearn_if_gone(foreign, digest));
-        let usage = || {
-            // The others' first: what gets its name now is counted twice until the next sweep, not never.
-            let others = self.home.others_drafts_bytes()?;
-            let usage = self.index().usage();
-            Ok(others + usage.used + usage.reserved + self.aside_bytes.load(Ordering::Relaxed))
-        };
         if !self.home.is_read_only() {
-            self.ledger.recount(true, usage)?;
+            foreign.forget_uncounted();
+            self.recount(true)?;
         }
         let first = !foreign.is_swept();
         foreign.set_swept();

@@ -80,9 +80,14 @@ pub fn ledger(dir: &Path) -> u64 {
 
 /// Makes them say another number: under the lock, since a tier that is just changing the ledger would undo it.
 pub fn set_ledger(dir: &Path, total: u64) {
-    let file = fs::OpenOptions::new().write(true).open(dir.join(".kvtier/ledger")).unwrap();
+    let path = dir.join(".kvtier/ledger");
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     file.lock().unwrap();
-    // The total comes after the magic.
-    file.write_all_at(&total.to_le_bytes(), 8).unwrap();
+    // Magic, total, generation, CRC32C of these.
+    let mut bytes = [0; 24];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes[8..16].copy_from_slice(&total.to_le_bytes());
+    let sum = kvtier_core::key::BlockSums::of(&bytes).whole();
+    file.write_all_at(&[&bytes[..], &sum.to_le_bytes()].concat(), 0).unwrap();
     file.unlock().unwrap();
 }

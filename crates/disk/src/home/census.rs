@@ -1,0 +1,113 @@
+//! How many bytes lie in a directory that others are changing.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, ErrorKind as Io};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use kvtier_key::Digest;
+
+use super::{Home, corner};
+use crate::name;
+
+/// How often the directory is read at most.
+const PASSES_MAX: usize = 8;
+
+/// What a census found.
+#[derive(Debug, Default)]
+pub struct Census {
+    /// Bytes of unfinished files, of files with names, and of the quarantine.
+    pub bytes: u64,
+    /// The chunks seen by name; empty in a foreign layout.
+    pub chunks: Vec<(Digest, u64)>,
+}
+
+/// Files by their inodes: a renamed file is the same, and is counted where it is seen first.
+#[derive(Debug, Default)]
+struct Seen {
+    inodes: HashSet<u64>,
+    bytes: u64,
+}
+
+impl Seen {
+    fn file(&mut self, inode: u64, bytes: u64) {
+        if self.inodes.insert(inode) {
+            self.bytes += bytes;
+        }
+    }
+}
+
+impl Home {
+    /// Counts the bytes of all files once; a file that is renamed meanwhile may be missed.
+    pub fn count_once(&self) -> io::Result<u64> {
+        let mut seen = Seen::default();
+        self.pass(&mut seen, &mut Census::default())?;
+        Ok(seen.bytes)
+    }
+
+    /// Counts the bytes of all files, and misses none. The caller holds the ledger's lock, and the own process's threads move nothing.
+    pub fn count(&self) -> io::Result<Census> {
+        let (mut seen, mut census) = (Seen::default(), Census::default());
+        // Others may rename what is counted: a file that moved behind the reader is found by the next pass.
+        let others = corner::living(&self.own().join("tmp"))?.len() > usize::from(self.has_corner());
+        for pass in 0..PASSES_MAX {
+            let before = seen.bytes;
+            self.pass(&mut seen, &mut census)?;
+            if !others || (pass > 0 && seen.bytes == before) {
+                break;
+            }
+        }
+        census.bytes = seen.bytes;
+        Ok(census)
+    }
+
+    /// Unfinished files first: one that is published meanwhile is seen before it moves.
+    fn pass(&self, seen: &mut Seen, census: &mut Census) -> io::Result<()> {
+        drafts(&self.own().join("tmp"), &mut |inode, bytes| seen.file(inode, bytes))?;
+        match self.foreign() {
+            None => self.list_inodes(|listed| {
+                seen.file(listed.inode, name::file_len(listed.len));
+                census.chunks.push((listed.digest, listed.len));
+            })?,
+            Some(foreign) => self.foreign_names(|name| {
+                // Gone by now, or no file, is nothing.
+                let meta = fs::symlink_metadata(self.root().join(name)).ok().filter(fs::Metadata::is_file);
+                if let Some(meta) = meta.filter(|meta| meta.len() > 0 && foreign.key_of(name).is_some()) {
+                    seen.file(meta.ino(), meta.len() + self.head_bytes());
+                }
+                Ok(())
+            })?,
+        }
+        each_file(&self.own().join("quarantine"), &mut |_, inode, bytes| seen.file(inode, bytes))
+    }
+}
+
+/// The unfinished files in all staging directories, with the bytes that they have or state, whichever is more.
+pub fn drafts(tmp: &Path, each: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
+    for corner in corner::corners(tmp)? {
+        each_file(&corner.path(), &mut |name, inode, bytes| {
+            if name != "alive" {
+                each(inode, bytes.max(corner::claimed_by(name).unwrap_or(0)));
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Inode and length of each file in a directory; none where that is gone.
+fn each_file(dir: &Path, each: &mut dyn FnMut(&str, u64, u64)) -> io::Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Err(e) if e.kind() == Io::NotFound => return Ok(()),
+        other => other?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        match entry.metadata() {
+            Ok(meta) => each(&entry.file_name().to_string_lossy(), meta.ino(), meta.len()),
+            Err(e) if e.kind() == Io::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

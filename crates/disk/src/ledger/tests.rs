@@ -1,0 +1,165 @@
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+use super::*;
+
+use Claimed::{Damaged, Full, Granted};
+
+fn two(dir: &Path, exact: bool) -> (Ledger, Ledger) {
+    let (a, b) = (Ledger::open(dir, exact).unwrap(), Ledger::open(dir, exact).unwrap());
+    a.recount(true, || Ok(10)).unwrap();
+    b.fold().unwrap();
+    (a, b)
+}
+
+fn claim(ledger: &Ledger, bytes: u64) -> io::Result<Claimed> {
+    ledger.claim(bytes, 100, &mut || true)
+}
+
+fn total(dir: &Path) -> u64 {
+    Ledger::peek(dir).unwrap().unwrap()
+}
+
+fn release(ledger: &Ledger, bytes: u64) {
+    ledger.release(bytes, ledger.generation()).unwrap();
+}
+
+#[test]
+fn two_share_one_total() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = two(dir.path(), true);
+    assert_eq!(b.recount(false, || panic!("it is whole")).unwrap(), None);
+    assert_eq!(claim(&a, 50).unwrap(), Granted);
+    assert_eq!(claim(&b, 50).unwrap(), Full);
+    assert_eq!(claim(&b, 40).unwrap(), Granted);
+    release(&a, 60);
+    assert_eq!(claim(&b, 60).unwrap(), Granted);
+    assert_eq!(total(dir.path()), 100);
+    release(&a, 5);
+    assert_eq!(b.claim(5, 100, &mut || false).unwrap(), Full, "its file cannot be made");
+    assert_eq!(claim(&b, 5).unwrap(), Granted);
+}
+
+/// Cut, zeroed, torn, of another version, or not there.
+#[test]
+fn a_ledger_that_cannot_be_read_grants_nothing_until_it_is_recounted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger");
+    let (a, b) = two(dir.path(), true);
+    let whole = std::fs::read(&path).unwrap();
+    let with = |at: usize, byte: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= byte;
+        bytes
+    };
+    let old = [&b"KVTLEDG1"[..], &10_u64.to_le_bytes()].concat();
+    let mut cases = vec![Vec::new(), vec![0; BYTES], whole[..20].to_vec(), old];
+    cases.extend((0..28).map(|at| with(at, 0x40)));
+    for case in cases {
+        // In place: the tiers have it open.
+        std::fs::OpenOptions::new().write(true).truncate(true).open(&path).unwrap().write_all_at(&case, 0).unwrap();
+        assert_eq!(claim(&a, 1).unwrap(), Damaged, "{case:?}");
+        assert!(is_damage(&a.fold().unwrap_err()));
+        // What goes meanwhile went before the recount.
+        release(&b, 30);
+        assert_eq!(Ledger::peek(dir.path()).unwrap(), None);
+        let done = a.recount(false, || Ok(70)).unwrap().unwrap();
+        assert_eq!((done.before, done.after), (None, 70));
+        b.fold().unwrap();
+        assert_eq!(total(dir.path()), 70, "{case:?}");
+        assert_eq!((claim(&a, 31).unwrap(), claim(&b, 30).unwrap()), (Full, Granted));
+    }
+}
+
+#[test]
+fn a_release_from_before_a_recount_is_dropped_and_that_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = two(dir.path(), true);
+    // a deletes 4 bytes. Before it releases them, b counts what is left.
+    let since = a.generation();
+    b.recount(true, || Ok(6)).unwrap();
+    a.release(4, since).unwrap();
+    assert_eq!((total(dir.path()), a.may_be_high(), a.may_be_high()), (6, true, false));
+    release(&a, 4);
+    assert_eq!((total(dir.path()), a.may_be_high()), (2, false));
+    // The same where the release waits for a later change, also together with one that counts.
+    a.release_later(1, since);
+    assert!(!a.may_be_high());
+    a.release_later(1, a.generation());
+    a.fold().unwrap();
+    assert_eq!((total(dir.path()), a.may_be_high()), (1, true));
+}
+
+/// A process that has the lock may have to wait for the medium: that must not let others pass the cap.
+#[test]
+fn a_lock_that_is_kept_for_a_moment_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = two(dir.path(), true);
+    assert_eq!((claim(&a, 10).unwrap(), claim(&b, 60).unwrap()), (Granted, Granted));
+    let busy = open_rw(&dir.path().join("ledger")).unwrap();
+    busy.lock().unwrap();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| claim(&a, 50).unwrap());
+        std::thread::sleep(LOCK_WAIT_MAX / 40);
+        busy.unlock().unwrap();
+        assert_eq!(asked.join().unwrap(), Full, "by what b had counted");
+    });
+}
+
+#[test]
+fn while_a_lock_is_kept_bytes_are_exchanged_and_none_are_added() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = two(dir.path(), true);
+    assert_eq!(claim(&a, 50).unwrap(), Granted);
+    let stopped = open_rw(&dir.path().join("ledger")).unwrap();
+    stopped.lock().unwrap();
+    let began = Instant::now();
+    assert_eq!(claim(&a, 1).unwrap(), Full, "another process may have claimed the rest");
+    release(&a, 20);
+    assert_eq!((claim(&a, 15).unwrap(), claim(&a, 6).unwrap(), claim(&a, 5).unwrap()), (Granted, Full, Granted));
+    (0..100).for_each(|_| assert_eq!(claim(&a, 1).unwrap(), Full));
+    assert!(began.elapsed() < 20 * LOCK_WAIT_MAX, "not so long for each");
+    assert_eq!(a.fold().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(total(dir.path()), 60);
+    release(&a, 7);
+    stopped.unlock().unwrap();
+    a.fold().unwrap();
+    assert_eq!((total(dir.path()), claim(&b, 47).unwrap()), (53, Granted));
+}
+
+#[test]
+fn a_ledger_that_fails_grants_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, _) = two(dir.path(), true);
+    // A file that can be locked and not read.
+    a.state().file = Some(std::fs::OpenOptions::new().write(true).open(dir.path().join("ledger")).unwrap());
+    assert!(claim(&a, 1).is_err());
+    release_fails(&a);
+    a.reopen(dir.path()).unwrap();
+    a.fold().unwrap();
+    assert_eq!(total(dir.path()), 9, "what was freed meanwhile is released then");
+    assert_eq!(claim(&Ledger::detached(true), 1).unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+}
+
+fn release_fails(ledger: &Ledger) {
+    assert!(ledger.release(1, ledger.generation()).is_err());
+}
+
+#[test]
+fn where_locks_are_slow_changes_wait_for_the_fold() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = two(dir.path(), false);
+    assert_eq!((claim(&a, 60).unwrap(), claim(&a, 60).unwrap()), (Granted, Full));
+    assert_eq!(claim(&b, 60).unwrap(), Granted, "b cannot know yet");
+    a.fold().unwrap();
+    b.fold().unwrap();
+    assert_eq!(total(dir.path()), 130);
+    assert_eq!(claim(&b, 1).unwrap(), Full);
+    release(&b, 40);
+    b.fold().unwrap();
+    assert_eq!(total(dir.path()), 90);
+    assert_eq!(claim(&a, 50).unwrap(), Full, "a does not know yet");
+    a.fold().unwrap();
+    assert_eq!(claim(&a, 10).unwrap(), Granted);
+}
