@@ -56,11 +56,13 @@ impl Keeper {
         Ok(Keeper { stop, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Everything once more, then the end.
+    /// Everything once more, then the end. A listener may drop the tier on this very thread: then that comes after this returns.
     pub fn close(&self) {
         *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.1.notify_all();
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
+            && thread.thread().id() != std::thread::current().id()
+        {
             let _ = thread.join();
         }
     }

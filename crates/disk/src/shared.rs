@@ -212,6 +212,12 @@ impl<M: Mover> Shared<M> {
     /// Looks for a chunk that the index does not know: one that another process wrote, of a length that `hint` or experience
     /// suggests. Takes it into the index.
     pub fn discover(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
+        let found = self.discover_quietly(key, hint);
+        self.listeners.tell();
+        found
+    }
+
+    fn discover_quietly(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
         if let Some(foreign) = self.home.foreign() {
             return self.find_foreign(foreign, key);
         }
@@ -238,7 +244,6 @@ impl<M: Mover> Shared<M> {
         self.listeners.note(Event::Stored { key: *key.digest(), len });
         drop(index);
         self.learn_length(len);
-        self.listeners.tell();
         (!hidden).then_some(len)
     }
 
@@ -260,14 +265,12 @@ impl<M: Mover> Shared<M> {
         self.listeners.tell();
     }
 
-    /// The same where another process said that it deleted the file, and has counted that.
+    /// The same where another process said that it deleted the file, and has counted that. The caller notifies the listeners.
     pub fn removed_by_another(&self, digest: &Digest, len: u64) {
-        let one = self.name(digest);
+        let _one = self.name(digest);
         if self.home.find(digest, len).is_ok_and(|there| there.is_none()) {
             self.forget(digest, false);
         }
-        drop(one);
-        self.listeners.tell();
     }
 
     /// The file `seen` under this name failed its checks: distrusts the key and moves the file out of the way. `false` when another file

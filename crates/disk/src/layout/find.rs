@@ -25,13 +25,8 @@ pub struct Found {
 
 impl<M: Mover> Shared<M> {
     /// Looks at the file of a key of a foreign layout, and tells the index. Answers the payload's length if a load can be expected to hit.
+    /// The caller notifies the listeners.
     pub fn find_foreign(&self, foreign: &Foreign, key: &Key) -> Option<u64> {
-        let found = self.find_foreign_quietly(foreign, key);
-        self.listeners.tell();
-        found
-    }
-
-    fn find_foreign_quietly(&self, foreign: &Foreign, key: &Key) -> Option<u64> {
         let _one = self.name(key.digest());
         if self.index().is_suspect(key.digest()) {
             return None;
@@ -77,7 +72,8 @@ impl<M: Mover> Shared<M> {
         Ok(Some(Found { len, bytes }))
     }
 
-    /// Tells the index what lies there. A length of 0 stands for one that only the file can tell. The key's [name](Shared::name) is held.
+    /// Tells the index what lies there. A length of 0 stands for one that only the file can tell. The key's [name](Shared::name) is held,
+    /// and the caller notifies the listeners once it is not.
     pub fn found(&self, key: &Key, found: Found) {
         let foreign = self.home.foreign();
         foreign.into_iter().for_each(|foreign| foreign.learn(key));
@@ -94,8 +90,6 @@ impl<M: Mover> Shared<M> {
                 let _ = index.insert(Chunk::new(*key.digest(), len, found.bytes).with_tenant(tenant));
                 foreign.into_iter().for_each(|foreign| foreign.note_uncounted(key.digest()));
                 self.listeners.note(Event::Stored { key: *key.digest(), len: found.len.unwrap_or(found.bytes) });
-                drop(index);
-                self.listeners.tell();
             }
         }
     }

@@ -114,8 +114,10 @@ fn plan<M: Mover>(shared: &Shared<M>, foreign: &Foreign, key: &Key, room: u64) -
     }
     let known = shared.index().get(key.digest()).map(|e| (e.chunk.len, e.chunk.bytes));
     if known != Some((len, lying)) {
-        let _one = shared.name(key.digest());
+        let one = shared.name(key.digest());
         shared.found(key, Found { len: Some(len), bytes: lying });
+        drop(one);
+        shared.listeners.tell();
     }
     Ok(Ok(Plan { file, seen, len, bytes, sums }))
 }

@@ -39,12 +39,14 @@ impl<M: Mover> Sweeper<M> {
         Ok(Sweeper { shared: Arc::clone(shared), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Ends the thread.
+    /// Ends the thread. A listener may drop the tier on this very thread: then it ends after this returns.
     pub fn close(&self) {
         if let Some(foreign) = self.shared.home.foreign() {
             foreign.call(|call| call.stop = true);
         }
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
+            && thread.thread().id() != std::thread::current().id()
+        {
             let _ = thread.join();
         }
     }
@@ -139,6 +141,7 @@ impl<M: Mover> Shared<M> {
             }
             Ok(())
         })?;
+        self.listeners.tell();
         if let Some(what) = first_error {
             self.fault(format!("{what}; in all {errors} such files, they are counted and not loaded"));
         }
