@@ -9,11 +9,19 @@ use crate::save::not_aligned;
 /// pages come first, then the page pair [last partial page | footer].
 #[derive(Debug)]
 pub struct Landing {
-    /// The caller's leases, while they are not parts of the transfer.
-    leases: Vec<Lease>,
+    /// The caller's leases that are no parts of the transfer, in their order.
+    kept: Vec<Kept>,
     /// How many of the transfer's parts before the page pair are the caller's leases; otherwise the one before it is bounce memory.
     direct: usize,
     len: usize,
+}
+
+/// A lease of the caller's into which nothing is read directly.
+#[derive(Debug)]
+struct Kept {
+    /// Its place among the caller's.
+    position: usize,
+    lease: Lease,
 }
 
 impl Landing {
@@ -30,19 +38,19 @@ impl Landing {
         let far = leases.iter().any(|lease| !lease.place().is_host());
         let landing = if far {
             parts.extend(far_parts(leases, whole));
-            Landing { leases: Vec::new(), direct: parts.len(), len }
+            Landing { kept: Vec::new(), direct: parts.len(), len }
         } else if is_aligned(&leases, whole) {
-            let (mut at, mut rest) = (0, Vec::new());
-            for into in leases {
+            let (mut at, mut kept) = (0, Vec::new());
+            for (position, into) in leases.into_iter().enumerate() {
                 let n = into.len().min(whole - at);
                 if n == 0 {
-                    rest.push(into);
+                    kept.push(Kept { position, lease: into });
                 } else {
                     parts.push(Part::Read { at: at as u64, into, len: n });
                     at += n;
                 }
             }
-            Landing { leases: rest, direct: parts.len(), len }
+            Landing { kept, direct: parts.len(), len }
         } else {
             if whole > bounce_bytes {
                 return Err((leases, Some(Error::new(ErrorKind::Invalid, not_aligned(bounce_bytes)))));
@@ -51,14 +59,15 @@ impl Landing {
                 Ok(into) => parts.push(Part::Read { at: 0, into, len: whole }),
                 Err(_) => return Err((leases, None)),
             }
-            Landing { leases, direct: 0, len }
+            let kept = leases.into_iter().enumerate().map(|(position, lease)| Kept { position, lease }).collect();
+            Landing { kept, direct: 0, len }
         };
         let pair = PAGE as usize + if len > whole { PAGE as usize } else { 0 };
         parts.push(Part::Read { at: whole as u64, into: tail, len: pair });
         Ok((landing, parts))
     }
 
-    /// Takes the parts back and gives (the caller's leases, bounce memory if any, the page pair).
+    /// Takes the parts back and gives (the caller's leases in the caller's order, bounce memory if any, the page pair).
     pub fn unpack(self, parts: Vec<Part>) -> (Vec<Lease>, Option<Lease>, Option<Lease>) {
         let mut memory: Vec<Lease> = parts
             .into_iter()
@@ -69,7 +78,8 @@ impl Landing {
             .collect();
         let tail = memory.pop();
         let bounced = if self.direct == 0 { memory.pop() } else { None };
-        memory.extend(self.leases);
+        // In ascending order, each finds all that come before it in place.
+        self.kept.into_iter().for_each(|kept| memory.insert(kept.position.min(memory.len()), kept.lease));
         (memory, bounced, tail)
     }
 

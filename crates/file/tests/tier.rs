@@ -10,6 +10,7 @@ use kvtier_core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier_core::mem::{Arena, ArenaConfig};
 use kvtier_core::{Ctx, Digest, Hold, Key, Load, Loaded, MissReason, Mode, Namespace, Observe, Save, Saved, Tier};
 use kvtier_file::{EngineKind, FileConfig, FileTier};
+use kvtier_testkit::conformance::Fixture;
 
 const ENGINES: [EngineKind; 2] = [EngineKind::Auto, EngineKind::Threads];
 
@@ -233,4 +234,26 @@ fn no_byte_is_copied_but_those_of_the_ledger() {
         assert_eq!(*done[0].result.as_ref().unwrap(), Saved::Stored);
     }
     assert_eq!(counters()[2], before + 8192);
+}
+
+/// Also those of no bytes, wherever they are: direct or through bounce memory.
+#[test]
+fn leases_come_back_in_their_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), 1 << 26)).unwrap());
+    let len = 3 * 4096 + 1000;
+    assert_eq!(f.save(&f.key(1), len), Saved::Stored);
+    for lens in
+        [&[0, 8192, 0, 0, 4096, 4096, 0][..], &[0, 0, 16_384], &[16_384, 0, 4096], &[0, 5000, 0, 9000], &[0, 100, 0]]
+    {
+        let into: Vec<_> = lens.iter().map(|len| f.arena.lease(*len).unwrap()).collect();
+        let places = |into: &[kvtier_core::Lease]| into.iter().map(|l| (l.addr(), l.len())).collect::<Vec<_>>();
+        let before = places(&into);
+        let done = f.load_with(Load { key: f.key(1), into });
+        let fits = lens.iter().sum::<usize>() >= len;
+        assert_eq!(matches!(done.result.unwrap(), Loaded::Hit { .. }), fits, "{lens:?}");
+        assert_eq!(places(&done.op.into), before, "{lens:?}");
+        let bytes: Vec<u8> = done.op.into.iter().flat_map(|lease| lease.as_host().unwrap().to_vec()).collect();
+        assert!(!fits || kvtier_testkit::Content::of(&f.key(1)).check(0, &bytes[..len]) == Ok(()), "{lens:?}");
+    }
 }
