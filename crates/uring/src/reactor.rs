@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, types};
 use kvtier_mem::Arena;
@@ -122,13 +123,15 @@ struct Loop<'a> {
     counts: Arc<Counts>,
     wake: File,
     armed: bool,
+    /// When the kernel was asked last to let go.
+    cancelled: Option<Instant>,
     commands: Receiver<Command>,
 }
 
 impl<'a> Loop<'a> {
     fn new(ring: IoUring, shared: &'a Shared, counts: Arc<Counts>, wake: File, commands: Receiver<Command>) -> Self {
         let kernel = Kernel { ring, wake_buf: Box::new([0; 8]), pinned: Pinned::default() };
-        Loop { kernel: ManuallyDrop::new(kernel), shared, counts, wake, armed: false, commands }
+        Loop { kernel: ManuallyDrop::new(kernel), shared, counts, wake, armed: false, cancelled: None, commands }
     }
 
     fn run(mut self) {
@@ -151,7 +154,7 @@ impl<'a> Loop<'a> {
                 let _ = (&self.wake).write(&1u64.to_ne_bytes());
             }
             if closed {
-                self.cancel_all();
+                self.cancel_now_and_then();
             }
             if let Err(e) = self.enter(closed) {
                 tracing::error!("io_uring failed: {e}");
@@ -208,6 +211,21 @@ impl<'a> Loop<'a> {
         let read = opcode::Read::new(types::Fd(self.wake.as_raw_fd()), self.kernel.wake_buf.as_mut_ptr(), 8);
         // SAFETY: the buffer is boxed; it and the file are let go of only after this read was seen to end.
         self.armed = unsafe { self.kernel.ring.submission().push(&read.build().user_data(WAKE)) }.is_ok();
+    }
+
+    /// A cancel that ends nothing is answered at once: asked for again with each answer, it would keep a core busy.
+    fn cancel_now_and_then(&mut self) {
+        let wait = Duration::from_millis(CANCEL_AGAIN_MS.into());
+        let rest = self.cancelled.map_or(Duration::ZERO, |at| wait.saturating_sub(at.elapsed()));
+        if !rest.is_zero() {
+            if self.kernel.ring.params().is_feature_ext_arg() {
+                return;
+            }
+            // Such a kernel waits without a limit: not before it was asked again.
+            std::thread::sleep(rest);
+        }
+        self.cancelled = Some(Instant::now());
+        self.cancel_all();
     }
 
     /// Asks the kernel to end what it is at; disks take no notice, pipes do. What finds no room is asked the next time.

@@ -1,0 +1,88 @@
+//! The end of an engine over a device that does not answer: it waits, and leaves the processor to others. Needs a file system of its own that
+//! can be frozen, and so the right to mount one; where that is refused the test says so and does nothing.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use kvtier_mem::{Arena, ArenaConfig};
+use kvtier_uring::{Engine, EngineConfig, EngineKind, Job, Part};
+
+/// Whether a command that needs rights succeeded.
+fn can(program: &str, words: &[&str]) -> bool {
+    Command::new(program).args(words).output().is_ok_and(|out| out.status.success())
+}
+
+/// A file system that stands still until this is dropped.
+struct Frozen<'a>(&'a Path);
+
+impl<'a> Frozen<'a> {
+    fn mount(image: &Path, at: &'a Path) -> Option<Self> {
+        let (from, to) = (image.to_str()?, at.to_str()?);
+        (can("mkfs.ext4", &["-q", from]) && can("mount", &["-o", "loop", from, to])).then_some(Frozen(at))
+    }
+
+    fn freeze(&self, is_frozen: bool) -> bool {
+        can("fsfreeze", &[if is_frozen { "-f" } else { "-u" }, self.0.to_str().unwrap()])
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        self.freeze(false);
+        can("umount", &["-l", self.0.to_str().unwrap()]);
+    }
+}
+
+/// Ticks of processor time, a hundred a second, that the threads of this name have used.
+fn ticks(name: &str) -> u64 {
+    let of_one = |stat: String| -> Option<u64> {
+        let (head, rest) = stat.rsplit_once(')')?;
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        let used = words.get(11)?.parse::<u64>().ok()? + words.get(12)?.parse::<u64>().ok()?;
+        head.ends_with(name).then_some(used)
+    };
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks.filter_map(|task| of_one(fs::read_to_string(task.path().join("stat")).ok()?)).sum()
+}
+
+#[test]
+fn an_engine_that_closes_over_a_stalled_device_waits_without_a_core() {
+    let (image, at) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+    image.as_file().set_len(64 << 20).unwrap();
+    let Some(frozen) = Frozen::mount(image.path(), at.path()) else {
+        return eprintln!("NOT TRIED, cannot make and mount a file system here");
+    };
+    let file = Arc::new(File::create(at.path().join("file")).unwrap().into());
+    if !frozen.freeze(true) {
+        return eprintln!("NOT TRIED, cannot freeze a file system here");
+    }
+    let engine = Engine::new(EngineConfig::default().with_kind(EngineKind::Uring)).unwrap();
+    let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
+    let (send, receive) = sync_channel(8);
+    for n in 0..4 {
+        let from = arena.lease(4096).map(|mut lease| lease.write_at(0, &[7; 4096]).map(|()| lease.freeze()));
+        let part = Part::Write { at: 4096 * n, from: from.unwrap().unwrap(), len: 4096 };
+        let send = send.clone();
+        engine.submit(Job::write(Arc::clone(&file)).with_part(part), move |_| send.send(()).unwrap()).unwrap();
+    }
+    std::thread::scope(|scope| {
+        std::thread::sleep(Duration::from_millis(200));
+        let closes = scope.spawn(|| engine.close());
+        std::thread::sleep(Duration::from_millis(100));
+        let before = ticks("kvtier-uring");
+        std::thread::sleep(Duration::from_secs(2));
+        let used = ticks("kvtier-uring") - before;
+        let is_waiting = !closes.is_finished();
+        assert!(frozen.freeze(false));
+        assert!(is_waiting, "the writes do not end while the file system stands still");
+        // Two seconds are 200 ticks; to look every 20 ms takes a few.
+        assert!(used < 20, "{used} ticks in two seconds");
+        closes.join().unwrap();
+    });
+    (0..4).for_each(|_| receive.recv_timeout(Duration::from_secs(600)).unwrap());
+}
