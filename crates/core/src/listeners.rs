@@ -4,6 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Event, Listener};
 
+/// The most events that wait for the listeners; what comes beyond is dropped, and counted in one [`Event::Missed`].
+const WAITING_MAX: usize = 1 << 16;
+
 /// Who listens to a tier. What happens to a key is [noted](Listeners::note) in the moment it does, under the lock that orders what happens to
 /// it, and [told](Listeners::tell) when the tier holds no lock: in the order in which it was noted, by one thread at a time.
 #[derive(Default)]
@@ -17,6 +20,8 @@ pub struct Listeners {
 struct State {
     all: Arc<[Arc<dyn Listener>]>,
     waiting: Vec<Event>,
+    /// Events dropped since these.
+    missed: u64,
     /// Somebody is telling them something; what comes meanwhile the same thread tells afterwards.
     busy: bool,
 }
@@ -32,7 +37,13 @@ impl Listeners {
     /// Notes what has just happened. Quick, and calls nobody: it may be called under locks of the tier's own.
     pub fn note(&self, event: Event) {
         if self.any.load(Ordering::Acquire) {
-            self.state().waiting.push(event);
+            let mut state = self.state();
+            // Once one is dropped all are until the listeners return: what they hear is a beginning of what happened.
+            if state.missed > 0 || state.waiting.len() >= WAITING_MAX {
+                state.missed += 1;
+            } else {
+                state.waiting.push(event);
+            }
         }
     }
 
@@ -54,7 +65,10 @@ impl Listeners {
             return None;
         }
         state.busy = true;
-        Some((Arc::clone(&state.all), std::mem::take(&mut state.waiting)))
+        let mut events = std::mem::take(&mut state.waiting);
+        let missed = std::mem::take(&mut state.missed);
+        events.extend((missed > 0).then_some(Event::Missed { events: missed }));
+        Some((Arc::clone(&state.all), events))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -160,6 +174,40 @@ mod tests {
         listeners.note(touched);
         listeners.tell();
         assert_eq!(*caller.0.lock().unwrap(), [touched, Event::Gone { key: key(1), len: 7 }], "and nothing of before");
+    }
+
+    /// Does not return from its first call before it may.
+    #[derive(Debug, Default)]
+    struct Hangs(Mutex<()>, Mutex<Vec<Event>>);
+
+    impl Listener for Hangs {
+        fn hear(&self, events: &[Event]) {
+            drop(self.0.lock());
+            self.1.lock().unwrap().extend_from_slice(events);
+        }
+    }
+
+    #[test]
+    fn under_one_that_hangs_so_many_events_wait_and_it_is_told_of_the_rest() {
+        let (listeners, hangs) = (Arc::new(Listeners::default()), Arc::new(Hangs::default()));
+        listeners.add(hangs.clone());
+        let hanging = hangs.0.lock().unwrap();
+        let note = |n: usize| (0..n).for_each(|_| listeners.note(Event::Touched { key: key(1) }));
+        note(1);
+        thread::scope(|scope| {
+            scope.spawn(|| listeners.tell());
+            while !listeners.state().waiting.is_empty() {
+                thread::yield_now();
+            }
+            note(WAITING_MAX + 1000);
+            assert_eq!(listeners.state().waiting.len(), WAITING_MAX);
+            drop(hanging);
+        });
+        note(1);
+        listeners.tell();
+        let heard = hangs.1.lock().unwrap();
+        assert_eq!(heard.len(), 1 + WAITING_MAX + 1 + 1);
+        assert_eq!(heard[1 + WAITING_MAX], Event::Missed { events: 1000 });
     }
 
     #[derive(Debug)]

@@ -122,11 +122,20 @@ pub enum Event {
         /// Payload length in bytes.
         len: u64,
     },
+    /// Events were dropped here, because too many waited for the listeners: list the keys to know what is there.
+    Missed {
+        /// How many.
+        events: u64,
+    },
 }
 
 /// Hears of events.
 pub trait Listener: fmt::Debug + Send + Sync {
     /// Events in the order they happened to each key, one call at a time; perhaps a moment after who did it was answered.
+    ///
+    /// It is called on a thread of the tier's own or of one of its callers, which does nothing else until it returns. It may call the tier, but
+    /// must not wait for its answer: what is asked may need that very thread, and would only end at its deadline. What takes long, or waits,
+    /// belongs on a thread of the listener's.
     fn hear(&self, events: &[Event]);
 }
 
