@@ -48,8 +48,10 @@ counters! {
     medium_full,
     /// Evicted chunks whose files were written over instead of deleted.
     recycled,
-    /// Files set aside because they failed a check.
+    /// Files set aside because they failed a check, but for those that a crash of the machine explains.
     set_aside,
+    /// Files set aside because they failed a check that were written before a crash of the machine.
+    torn_by_crash,
     /// Transfers or system calls that failed.
     io_errors,
     /// Copy ledger: bytes of last partial pages that moved through a footer's page pair (at most 4095 a chunk).

@@ -299,7 +299,8 @@ impl<M: Mover> Shared<M> {
         match self.set_aside(digest, len) {
             Ok(()) => {
                 self.announce_change(Record::Remove(*digest));
-                add(&self.counters.set_aside, 1);
+                let is_torn = self.home.buried.crashed_before_s.is_some_and(|booted| seen.was_written_before(booted));
+                add(if is_torn { &self.counters.torn_by_crash } else { &self.counters.set_aside }, 1);
                 self.acquit(digest);
             }
             Err(e) => self.failed(&format!("cannot set the corrupt chunk {digest} aside"), &e),

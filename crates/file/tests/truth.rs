@@ -8,6 +8,7 @@ use kvtier_disk::{PolicyKind, Quotas};
 use kvtier_file::{Durability, FileTier};
 use kvtier_testkit::conformance::Fixture;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -275,6 +276,41 @@ fn what_a_dead_neighbour_had_counted_is_counted_no_more_while_others_live() {
     f.eventually("the ledger is right again", || ledger(dir.path()) == 4 * FILE);
     assert!(!dead.exists());
     drop(other);
+}
+
+/// As the machine's crash leaves it: the staging directory of a process that started before the machine did.
+#[test]
+fn what_a_crash_tore_is_counted_apart_from_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let stat = fs::read_to_string("/proc/stat").unwrap();
+    let booted: u64 = stat.lines().find_map(|line| line.strip_prefix("btime ")).unwrap().trim().parse().unwrap();
+    let mut f = open(dir.path(), 20);
+    for crashed in [false, true] {
+        let keys = f.keys(0..2);
+        f.store(&keys, LEN);
+        drop(f);
+        for n in 0..2 {
+            let path = kvtier_disk::name::path(dir.path(), keys[n as usize].digest(), LEN as u64);
+            let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+            file.write_all_at(&[1; 100], 5000).unwrap();
+            // The second is written after the crash.
+            let written = Duration::from_secs(if n == 0 { booted - 60 } else { booted + 1 });
+            file.set_modified(std::time::UNIX_EPOCH + written).unwrap();
+        }
+        if crashed {
+            let corner = dir.path().join(format!(".kvtier/tmp/host.7.{}.0", 1000 * (booted - 600)));
+            fs::create_dir(&corner).unwrap();
+            fs::write(corner.join("alive"), "").unwrap();
+        }
+        let tier = Arc::new(FileTier::open(config(dir.path(), 20)).unwrap());
+        f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+        f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
+        for n in 0..2 {
+            assert_eq!(f.load(&f.key(n), LEN), Loaded::Miss(kvtier_core::MissReason::Corrupt));
+        }
+        let counted = (counter(&tier, "set_aside"), counter(&tier, "torn_by_crash"));
+        assert_eq!(counted, if crashed { (1, 1) } else { (2, 0) });
+    }
 }
 
 /// A process that is alone knows that no other has counted what is gone.

@@ -128,9 +128,13 @@ fn started_ms() -> u64 {
 fn started_by_proc() -> Option<u64> {
     let ticks = Process::this()?.started_ticks;
     let a_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??.cast_unsigned();
+    Some(booted_s()? * 1000 + ticks * 1000 / a_second)
+}
+
+/// When the machine started, in Unix seconds; `None` where `/proc` is not to be had.
+fn booted_s() -> Option<u64> {
     let machine = fs::read_to_string("/proc/stat").ok()?;
-    let booted_s: u64 = machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    Some(booted_s * 1000 + ticks * 1000 / a_second)
+    machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
 fn host() -> io::Result<String> {
@@ -169,6 +173,8 @@ pub struct Buried {
     pub corners: usize,
     /// Bytes that were granted for their unfinished files.
     pub bytes: u64,
+    /// When the machine started, in Unix seconds, if one of them was at work before that: it ended with the machine.
+    pub crashed_before_s: Option<u64>,
 }
 
 /// Removes the corners of processes that are no more. The door is locked.
@@ -178,10 +184,18 @@ pub fn bury_dead(tmp: &Path) -> io::Result<Buried> {
         if is_dead(&corner.path(), &corner.file_name().to_string_lossy())? {
             buried.bytes += granted_bytes(&corner.path())?;
             buried.corners += 1;
+            buried.crashed_before_s =
+                buried.crashed_before_s.or(ended_with_the_machine(&corner.file_name().to_string_lossy()));
             fs::remove_dir_all(corner.path())?;
         }
     }
     Ok(buried)
+}
+
+/// When the machine started, in Unix seconds, if the process of a corner of this name had started before.
+fn ended_with_the_machine(name: &str) -> Option<u64> {
+    let started_ms: u64 = name.split('.').nth(2)?.parse().ok()?;
+    booted_s().filter(|booted| started_ms < booted * 1000)
 }
 
 /// The name of an unfinished file that bytes are claimed for: its number, and how many bytes.

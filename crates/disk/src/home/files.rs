@@ -58,6 +58,11 @@ impl FileId {
         FileId { inode: meta.ino(), written: (meta.mtime(), meta.mtime_nsec()) }
     }
 
+    /// Whether it was written last before this Unix time in seconds.
+    pub fn was_written_before(&self, unix_s: u64) -> bool {
+        self.written.0 < unix_s.cast_signed()
+    }
+
     fn of_stat(stat: &FileStat) -> Self {
         FileId { inode: stat.st_ino, written: (stat.st_mtime, stat.st_mtime_nsec) }
     }
