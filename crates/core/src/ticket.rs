@@ -21,10 +21,12 @@ pub trait Lost {
 }
 
 type Look<T> = Box<dyn FnOnce(&T) + Send>;
+type Undo<T> = Box<dyn FnOnce(T) + Send>;
 
 struct Shared<T> {
     state: Mutex<State<T>>,
     look: Mutex<Option<Look<T>>>,
+    undo: Mutex<Option<Undo<T>>>,
     ready: Condvar,
     canceled: atomic::AtomicBool,
 }
@@ -40,6 +42,7 @@ pub fn ticket<T: Lost>() -> (Completer<T>, Ticket<T>) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State::Pending(None)),
         look: Mutex::new(None),
+        undo: Mutex::new(None),
         ready: Condvar::new(),
         canceled: atomic::AtomicBool::new(false),
     });
@@ -97,6 +100,12 @@ impl<T> Ticket<T> {
         self
     }
 
+    /// Lets `undo` have the answer if the ticket is dropped without taking it: what it grants would otherwise be nobody's.
+    pub fn or_undo(self, undo: impl FnOnce(T) + Send + 'static) -> Self {
+        *lock(&self.0.undo) = Some(Box::new(undo));
+        self
+    }
+
     /// Asks for the end: what has not begun ends `Canceled`, what the medium is at ends as it will. The answer still comes.
     pub fn cancel(&self) {
         self.0.canceled.store(true, atomic::Ordering::Release);
@@ -130,6 +139,16 @@ impl<T: Lost> Completer<T> {
     /// Whether the ticket's owner asked for the end.
     pub fn is_canceled(&self) -> bool {
         self.0.as_ref().is_some_and(|s| s.canceled.load(atomic::Ordering::Acquire))
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        let undo = lock(&self.undo).take();
+        let state = std::mem::replace(&mut *lock(&self.state), State::Taken);
+        if let (Some(undo), State::Ready(answer)) = (undo, state) {
+            undo(answer);
+        }
     }
 }
 

@@ -95,6 +95,19 @@ impl<M: Mover> Disk<M> {
         Some(refused.with_op(op).with_tier(self.shared.caps.name.clone()))
     }
 
+    /// Gives the hold of a lookup back if its answer is never taken.
+    fn or_release(&self, ticket: Ticket<Result<LookedUp, Error>>, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+        if hold == Hold::None {
+            return ticket;
+        }
+        let shared = Arc::downgrade(&self.shared);
+        ticket.or_undo(move |answer| {
+            if let (Ok(LookedUp { hold: Some(id), .. }), Some(shared)) = (answer, shared.upgrade()) {
+                shared.index().release(kvtier_index::HoldId::from_u64(id.0));
+            }
+        })
+    }
+
     /// Lets an op in, or answers it at once.
     fn admit<O: Op, T: Send + 'static>(
         &self,
@@ -344,7 +357,7 @@ impl<M: Mover> Tier for Disk<M> {
         if (knows_all || self.shared.asks_names())
             && let Some(answer) = lookup::lookup(&self.shared, &keys, (mode, hold), |_| knows_all.then_some(None))
         {
-            return Ticket::now(answer);
+            return self.or_release(Ticket::now(answer), hold);
         }
         let Ok(pass) = self.shared.gate.enter(0) else {
             return Ticket::now(Err(Error::new(ErrorKind::Throttled, "too much in flight").with_op("lookup")));
@@ -356,7 +369,7 @@ impl<M: Mover> Tier for Disk<M> {
             lookup::look(&shared, &keys, (mode, hold), answer);
             drop(pass);
         });
-        ticket
+        self.or_release(ticket, hold)
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

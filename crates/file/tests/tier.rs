@@ -9,7 +9,7 @@ use std::time::Duration;
 use kvtier_core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier_core::mem::{Arena, ArenaConfig};
 use kvtier_core::{Ctx, Digest, Hold, Key, Load, Loaded, MissReason, Mode, Namespace, Observe, Save, Saved, Tier};
-use kvtier_file::{EngineKind, FileConfig, FileTier};
+use kvtier_file::{EngineKind, FileConfig, FileTier, Layout};
 use kvtier_testkit::conformance::Fixture;
 
 const ENGINES: [EngineKind; 2] = [EngineKind::Auto, EngineKind::Threads];
@@ -255,5 +255,25 @@ fn leases_come_back_in_their_order() {
         assert_eq!(places(&done.op.into), before, "{lens:?}");
         let bytes: Vec<u8> = done.op.into.iter().flat_map(|lease| lease.as_host().unwrap().to_vec()).collect();
         assert!(!fits || kvtier_testkit::Content::of(&f.key(1)).check(0, &bytes[..len]) == Ok(()), "{lens:?}");
+    }
+}
+
+/// However it is asked for: answered in the call, or on a thread of the tier's.
+#[test]
+fn a_lookup_whose_answer_is_dropped_holds_nothing() {
+    for layout in [Layout::Kvtier, Layout::LmcacheMp] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = FileConfig::new(dir.path(), 1 << 26).with_layout(layout);
+        let f = Fixture::new(FileTier::open(config).unwrap()).with_one_namespace();
+        assert_eq!(f.save(&f.key(1), 5000), Saved::Stored);
+        let hold = Hold::For(Duration::from_secs(3600));
+        let lookup = |n| f.tier.lookup(&f.ctx(), [f.key(n), f.key(1)].into(), Mode::Each, hold);
+        (0..100).for_each(|n| drop(lookup(n)));
+        let kept = lookup(0).wait().unwrap().hold.unwrap();
+        f.tier.release(kept);
+        let removed = || f.tier.remove(&f.ctx(), [f.key(1)].into()).wait().unwrap();
+        // Those that another thread answers may come a moment later.
+        f.eventually("nothing holds it", || removed().held == 0);
+        assert_eq!(removed().absent, 1, "{layout}");
     }
 }

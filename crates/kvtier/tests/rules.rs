@@ -330,3 +330,36 @@ fn what_waits_to_be_spilled_does_not_take_the_memory_of_saves() {
     t.stack.flush(&ctx()).wait().unwrap();
     assert_eq!(t.low.below.usage().chunks + counter("spill_dropped"), 36);
 }
+
+/// Keeps the thread that calls it until it may go on.
+#[derive(Debug, Default)]
+struct Blocks(std::sync::Mutex<()>);
+
+impl kvtier::core::Listener for Blocks {
+    fn hear(&self, _events: &[kvtier::core::Event]) {
+        drop(self.0.lock());
+    }
+}
+
+#[test]
+fn what_a_stack_refuses_does_not_wait_for_its_thread() {
+    let (top, blocks, arena) = (host(4 << 20), Arc::new(Blocks::default()), arena());
+    assert_eq!(save(&*top, &arena, 1, LEN), Saved::Stored);
+    top.listen(blocks.clone());
+    let stack = Stack::new("one", vec![top]).unwrap();
+    let held = blocks.0.lock().unwrap();
+    let loads = |n: usize| -> Vec<_> {
+        let op = |n: u64| Load { key: key(n), into: vec![] };
+        (0..n).map(|_| stack.load(&ctx(), vec![op(2)])).collect()
+    };
+    let lease = arena.lease(LEN).unwrap();
+    let first = stack.load(&ctx(), vec![Load { key: key(1), into: vec![lease] }]);
+    let open = || -> u64 {
+        let text = format!("{stack:?}");
+        text.split_once("Exec(").unwrap().1.split_once(' ').unwrap().0.parse().unwrap()
+    };
+    let (waiting, refused) = (loads(1024), loads(5000));
+    assert!(refused.iter().all(|ticket| ticket.is_done()) && open() <= 1025, "{}", open());
+    drop(held);
+    drop((first.wait(), waiting.into_iter().map(|ticket| ticket.wait()).collect::<Vec<_>>()));
+}

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// No chunk counts as less: what waits is not only bytes.
 const SHARE_MIN: u64 = 4096;
 
+/// The most chunks that wait: each takes memory of its own, however small it is.
+const CHUNKS_MAX: u64 = 4096;
+
 /// A bounded sum of bytes.
 #[derive(Debug)]
 pub struct Dirty {
@@ -27,7 +30,7 @@ impl Dirty {
 
     /// Room for `bytes` more; `None` when there is none.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Share> {
-        let bytes = bytes.max(SHARE_MIN);
+        let bytes = bytes.max(SHARE_MIN).max(self.max / CHUNKS_MAX);
         let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.max);
         self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(Share { of: Arc::clone(self), bytes })
@@ -62,5 +65,12 @@ mod tests {
         assert_eq!(dirty.used(), 4096 + 5900);
         drop((one, three));
         assert_eq!(dirty.used(), 0);
+    }
+
+    #[test]
+    fn chunks_of_one_byte_are_bounded_too() {
+        let dirty = Dirty::new(256 << 20);
+        let shares: Vec<Share> = std::iter::from_fn(|| dirty.take(1)).take(100_000).collect();
+        assert_eq!(shares.len() as u64, CHUNKS_MAX);
     }
 }

@@ -161,7 +161,7 @@ impl Stack {
         if self.gate.is_closed() { ErrorKind::Closed } else { kind }
     }
 
-    /// Lets the ops of a batch in; those that cannot be are answered here.
+    /// Lets the ops of a batch in; those that cannot be are answered here, and nothing of them waits for the stack's thread.
     fn admit<O: Op, T: Send + 'static>(
         &self,
         ops: Vec<O>,
@@ -245,13 +245,24 @@ impl Tier for Stack {
                 inner.release(inner.holds.take(id));
             }
         });
-        ticket
+        if hold == Hold::None {
+            return ticket;
+        }
+        let inner = Arc::downgrade(&self.inner);
+        ticket.or_undo(move |answer| {
+            if let (Ok(LookedUp { hold: Some(id), .. }), Some(inner)) = (answer, inner.upgrade()) {
+                inner.release(inner.holds.take(id));
+            }
+        })
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new_on(self.clock.clock(), ctx.deadline, keys_of(&ops));
         self.clock.at(ctx.deadline, &batch.expiry());
         let asked = self.admit(ops, slots, || Loaded::Throttled);
+        if asked.taken.is_empty() {
+            return ticket;
+        }
         let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
         let since = self.clock.clock().now();
         self.exec.spawn(async move {
@@ -265,6 +276,9 @@ impl Tier for Stack {
         let (batch, slots, ticket) = Batch::new_on(self.clock.clock(), ctx.deadline, keys_of(&ops));
         self.clock.at(ctx.deadline, &batch.expiry());
         let asked = self.admit(ops, slots, || Saved::Shed(ShedReason::Throttled));
+        if asked.taken.is_empty() {
+            return ticket;
+        }
         let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
         let since = self.clock.clock().now();
         self.exec.spawn(async move {
