@@ -103,18 +103,26 @@ impl Inner {
     }
 
     /// What failed at a region that the store named and that has proven nothing may be the region's fault: the configured endpoint is asked
-    /// again, at once where an answer said no.
+    /// again, at once where an answer said no. What has a remedy of its own, such as credentials that have expired, gets that first: only
+    /// where it did not help is it the region's fault.
     fn or_elsewhere(&self, trouble: Trouble, site: &Arc<Site>) -> Trouble {
         match trouble.error.status() {
             None | Some(500 | 502 | 504) => {
                 self.sites.fail(site);
                 trouble
             }
-            Some(300..=399 | 400 | 401 | 403)
-                if !matches!(trouble.again, Again::Region(_)) && self.sites.fail(site) =>
-            {
-                Trouble { again: Again::Elsewhere, ..trouble }
-            }
+            Some(300..=399 | 400 | 401 | 403) => match trouble.again {
+                Again::No if self.sites.fail(site) => Trouble { again: Again::Elsewhere, ..trouble },
+                Again::Identity | Again::Clock if effort::is_remedied(&trouble.again) && self.sites.fail(site) => {
+                    Trouble { again: Again::Elsewhere, ..trouble }
+                }
+                Again::Backoff(_) => {
+                    self.sites.fail(site);
+                    trouble
+                }
+                // Bodies are signed from then on, and what is refused all the same has no remedy.
+                _ => trouble,
+            },
             _ if trouble.error.code() == Some("NoSuchBucket") && self.sites.fail(site) => {
                 Trouble { again: Again::Elsewhere, ..trouble }
             }
@@ -274,13 +282,12 @@ impl Open {
             foreign,
             unsigned: unsigned && !inner.signed_in_vain.is_within(now, IN_VAIN_FOR),
         });
-        let trouble = inner.or_elsewhere(trouble, &site);
         if trouble.again == Again::Identity {
             inner.forget(&who, signer);
         } else if trouble.again == Again::Clock && inner.clock.learn(head.header("date"), true) {
             inner.counters.clock_corrections.one();
         }
-        trouble
+        inner.or_elsewhere(trouble, &site)
     }
 }
 

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 
 use crate::error::{Error, ErrorKind};
+use crate::retry::Again;
 use crate::time::Instant;
 
 tokio::task_local! {
@@ -20,6 +21,8 @@ pub struct Effort {
     pub last: Option<Error>,
     /// Whether it signs hashes of bodies, since one was refused without.
     signed: bool,
+    /// Whether it had an answer against its credentials, and one against its clock.
+    remedied: [bool; 2],
 }
 
 /// From now on the operation signs the hashes of its bodies.
@@ -30,6 +33,12 @@ pub fn sign() {
 /// Whether it does.
 pub fn is_signed() -> bool {
     EFFORT.try_with(|effort| effort.borrow().signed).unwrap_or(false)
+}
+
+/// Whether the operation tried this remedy before; from now on it did.
+pub fn is_remedied(remedy: &Again) -> bool {
+    let place = usize::from(*remedy == Again::Clock);
+    EFFORT.try_with(|effort| std::mem::replace(&mut effort.borrow_mut().remedied[place], true)).unwrap_or(false)
 }
 
 /// A request is sent.

@@ -4,9 +4,11 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use kvtier_s3::{Client, ErrorKind, Get, Place, Provider, Put, Resolve, Resolved};
+use kvtier_s3::creds::{Provide, Provided};
+use kvtier_s3::{Client, Config, Credentials, ErrorKind, Get, Place, Provider, Put, Resolve, Resolved};
 use kvtier_testkit::s3::{Elsewhere, Fault, Rule, Server};
 use support::*;
 
@@ -174,6 +176,42 @@ async fn a_region_that_refuses_is_left_and_its_reason_is_the_error() {
     server.script(Rule::next(Fault::Error(403, "AccountProblem")));
     client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
     assert_eq!(client.endpoint().region(), REGION);
+}
+
+/// A source that counts.
+#[derive(Debug)]
+struct Source(Arc<AtomicU64>);
+
+impl Provide for Source {
+    fn provide(&self) -> Provided<'_> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async { Ok(Credentials::new("AKIDTEST", "secret/test+key")) })
+    }
+}
+
+#[tokio::test]
+async fn credentials_that_expire_at_a_region_that_is_not_proven_are_read_again() {
+    let server = server(|setup| setup.region = REGION.into());
+    let place = Place::of("http://s3.us-east-1.amazonaws.com").bucket("bucket").region("us-east-1").resolve().unwrap();
+    let asked = Arc::new(AtomicU64::new(0));
+    let mut config = Config::with_provider(place, Arc::new(Source(Arc::clone(&asked))));
+    config.deadline = std::time::Duration::from_secs(3600);
+    config.resolver = Box::new(Names(server.address(), Arc::default()));
+    let (client, memory) = (Client::new(config), Memory::new());
+    let sent = || elsewhere(301, Some(("x-amz-bucket-region", REGION)), "");
+    server.script(Rule::next(sent()));
+    server.script(Rule::next(Fault::Error(400, "ExpiredToken")));
+    client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
+    assert_eq!((asked.load(Ordering::SeqCst), server.seen().len(), client.endpoint().region()), (2, 3, REGION));
+    // Where new ones do not help either it may be the region, and what it said is the error.
+    jump(std::time::Duration::from_secs(600)).await;
+    let before = server.seen().len();
+    for fault in [sent(), Fault::Error(400, "ExpiredToken"), Fault::Error(400, "ExpiredToken"), sent()] {
+        server.script(Rule::next(fault));
+    }
+    let error = client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
+    assert_eq!((error.code(), asked.load(Ordering::SeqCst)), (Some("ExpiredToken"), 3));
+    assert_eq!((server.seen().len() - before, client.endpoint().region()), (4, "us-east-1"));
 }
 
 #[tokio::test]
