@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use crate::time::Instant;
 
+/// How long a store counts as one without conditional PUTs.
+#[cfg(feature = "tier")]
+pub const CONDITIONAL_PUTS_LACK_FOR: Duration = Duration::from_secs(600);
+
 /// Whether the store has a feature, as seen of late.
 #[derive(Debug)]
 pub struct Support {
@@ -34,7 +38,7 @@ impl Support {
     /// Uploads that ask the store to keep what is there already.
     #[cfg(feature = "tier")]
     pub fn of_conditional_puts() -> Self {
-        Support::new(3, Duration::from_secs(600))
+        Support::new(3, CONDITIONAL_PUTS_LACK_FOR)
     }
 
     /// Uploads whose hash is not signed: what was refused so and taken with its hash signed. To ask again costs a body that is sent twice.

@@ -65,7 +65,7 @@ fn a_check_of_a_store_that_refuses_us_is_no_missing_bucket() {
 #[test]
 fn whether_puts_can_be_conditional_is_asked_until_it_is_known_and_one_refusal_does_not_end_it() {
     let server = Arc::new(plain_server());
-    server.script(Rule::next(Fault::Error(403, "AccountProblem")).method("PUT").containing("probe-"));
+    server.script(Rule::next(Fault::Error(404, "NoSuchBucket")).method("PUT").containing("probe-"));
     let world = World::over(Arc::clone(&server), |mut config| {
         config.if_absent = true;
         config
@@ -82,6 +82,12 @@ fn whether_puts_can_be_conditional_is_asked_until_it_is_known_and_one_refusal_do
         conditional() > before
     };
     within(PATIENCE, "it is found out though the first question was refused", || save(false));
+    let probes: Vec<_> = server.seen().into_iter().filter(|seen| seen.target.contains("probe-")).collect();
+    let methods: Vec<&str> = probes.iter().map(|seen| &*seen.method).collect();
+    // What was not stored is not deleted.
+    assert_eq!(methods, ["PUT", "PUT", "PUT", "DELETE"]);
+    let path = |target: &str| target.split('?').next().map(str::to_owned);
+    assert!(probes.iter().all(|seen| path(&seen.target) == path(&probes[0].target)), "one name for all");
     for _ in 0..2 {
         assert!(save(true) && save(false), "one refusal is none for good");
     }

@@ -4,6 +4,7 @@
 //! freshness; what others delete or write is discovered. The tier has a small runtime of its own.
 
 mod books;
+mod conditions;
 mod config;
 mod counters;
 mod geometry;
@@ -91,7 +92,7 @@ impl S3Tier {
             Some(compat) => runtime.spawn(room::evict_by_the_second(Arc::clone(&shared), compat)),
             None => runtime.spawn(room::evict_ahead(Arc::clone(&shared))),
         };
-        runtime.spawn(save::probe_conditions(Arc::clone(&shared)));
+        runtime.spawn(conditions::probe(Arc::clone(&shared)));
         truth::start(&shared, &runtime);
         Ok(S3Tier { shared, clock, bounce_bytes: config.bounce_bytes as u64, runtime: Some(runtime) })
     }

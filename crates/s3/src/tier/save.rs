@@ -20,14 +20,12 @@ use super::told::{meta, told};
 use super::truth::wait_for_tenant_key;
 use crate::learned::Support;
 use crate::time::Instant;
-use crate::{Checksum, Client, Conditional, Provider, Put, Stored};
+use crate::{Checksum, Client, Conditional, Provider, Stored};
 
 /// How long a save whose outcome is unknown is looked for.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// How many are looked for at a time; a listing finds the others.
 const SETTLES_MAX: usize = 64;
-/// A question that the store did not answer is asked again after this long.
-const PROBE_AGAIN: Duration = Duration::from_secs(2);
 
 /// How chunks move.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ pub struct Manner {
     /// Whether that is still to be found out.
     pub if_absent_unknown: bool,
     /// Whether the store takes such PUTs.
-    conditions: Support,
+    pub conditions: Support,
     pub multipart_above_bytes: u64,
     pub ranges_above_bytes: u64,
     pub part_bytes: usize,
@@ -328,42 +326,6 @@ pub fn refusal(op: &Save, bounce_bytes: u64) -> Option<Error> {
         ));
     }
     None
-}
-
-/// Finds out whether the store honours `If-None-Match`, where that is wanted and not known. Asks until there is an answer.
-pub async fn probe_conditions(shared: Arc<Shared>) {
-    if !shared.manner.if_absent_unknown {
-        return;
-    }
-    while !shared.gate.is_closed() {
-        if let Some(honours) = honours_conditions(&shared).await {
-            return shared.manner.if_absent.store(honours, Ordering::Relaxed);
-        }
-        tokio::time::sleep(PROBE_AGAIN).await;
-    }
-}
-
-/// `None` where the store gave no answer.
-async fn honours_conditions(shared: &Shared) -> Option<bool> {
-    let name = format!("{}{}probe-{:016x}", shared.names.root(), super::layout::OWN, fastrand::u64(..));
-    let body = probe_body(shared)?;
-    let first = shared.client.put(&name, &body, &Put::if_absent()).await;
-    let second = match first {
-        Ok(_) => shared.client.put(&name, &body, &Put::if_absent()).await,
-        Err(e) => Err(e),
-    };
-    drop(shared.client.delete(&name).await);
-    match second {
-        Ok(stored) => Some(stored == Stored::Present),
-        Err(e) if matches!(e.kind(), crate::ErrorKind::Unsupported | crate::ErrorKind::Invalid) => Some(false),
-        Err(_) => None,
-    }
-}
-
-fn probe_body(shared: &Shared) -> Option<View> {
-    let mut lease = shared.bounce.lease(1).ok()?;
-    lease.write_at(0, &[0]).ok()?;
-    Some(lease.freeze())
 }
 
 /// Whether a checksum of the client's is one that facts carry already.
