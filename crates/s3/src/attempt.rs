@@ -41,6 +41,8 @@ pub struct Open {
     who: Credentials,
     signer: Signer,
     unsigned: bool,
+    /// Whether a 404 with neither code nor id can be the store's, where it gave no ids of late.
+    may_be_silent: bool,
     _permit: Permit,
 }
 
@@ -99,7 +101,9 @@ impl Inner {
             let what = "the store said yes before it had the whole body";
             return Err(Trouble::broken(Error::new(ErrorKind::Io, what)));
         }
-        Ok(Open { head, way, site, who, signer: request.signer, unsigned, _permit: permit })
+        // A miss costs nothing, while what counts as deleted and stays is nowhere counted.
+        let may_be_silent = request.method != "DELETE" && !site.endpoint.provider().names_answers();
+        Ok(Open { head, way, site, who, signer: request.signer, unsigned, may_be_silent, _permit: permit })
     }
 
     /// What failed at a region that the store named and that has proven nothing may be the region's fault: the configured endpoint is asked
@@ -252,7 +256,7 @@ impl Open {
 
     /// Why the store refused.
     pub async fn refusal(self, inner: &Inner) -> Trouble {
-        let Open { head, mut way, site, who, signer, unsigned, .. } = self;
+        let Open { head, mut way, site, who, signer, unsigned, may_be_silent, .. } = self;
         let mut body = Vec::new();
         let patience = inner.config.stall_max.min(COMPLAINT_WAIT);
         // A refusal that breaks off is still a refusal.
@@ -268,7 +272,7 @@ impl Open {
         let header = |name| head.header(name).map(str::to_owned);
         let request_id = header("x-amz-request-id");
         let now = Instant::now();
-        let silent = body.is_empty() && !inner.named.is_within(now, NAMED_FOR);
+        let silent = body.is_empty() && may_be_silent && !inner.named.is_within(now, NAMED_FOR);
         let foreign = complaint.code.is_none() && request_id.is_none() && !silent;
         // Where we are sent is followed only as far as it names a region of the same service.
         let elsewhere = || site.endpoint.region_at(complaint.endpoint.as_deref().or(head.header("location"))?);

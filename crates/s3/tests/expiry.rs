@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use kvtier_s3::{Client, ErrorKind, Get, List, Put};
+use kvtier_s3::{Client, ErrorKind, Get, List, Place, Provider, Put};
 use kvtier_testkit::s3::{Fault, Foreign, Rule, Server};
 use support::*;
 
@@ -36,6 +36,36 @@ async fn a_store_whose_answers_lose_their_ids_has_misses_again() {
     assert!(client.head("none").await.unwrap().is_none());
     server.script(Rule::next(foreign(404, "")));
     client.head("none").await.unwrap_err();
+}
+
+#[tokio::test]
+async fn nothing_counts_as_deleted_by_an_answer_that_may_be_a_proxys() {
+    let (server, client, _) = scene();
+    server.put_object("k", vec![1]);
+    server.script(Rule::next(foreign(404, "")).times(1000));
+    // There was no id yet, so that nothing speaks against the answer but what it would have us believe.
+    assert!(client.head("k").await.unwrap().is_none());
+    let error = client.delete("k").await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    server.heal();
+    client.delete("k").await.unwrap();
+    assert!(server.object("k").is_none());
+    server.script(Rule::next(Fault::Error(404, "NoSuchKey")));
+    client.delete("k").await.unwrap();
+}
+
+#[tokio::test]
+async fn stores_that_always_give_ids_have_no_misses_without() {
+    for provider in [Provider::Aws, Provider::Ceph, Provider::Minio] {
+        let server = server(|_| {});
+        let place = Place::of(server.url()).bucket("bucket").region("us-east-1").provider(provider);
+        let mut config = config_of(place.resolve().unwrap());
+        config.retries_max = 0;
+        let client = Client::new(config);
+        server.script(Rule::next(foreign(404, "")).method("HEAD"));
+        client.head("none").await.unwrap_err();
+        assert!(client.head("none").await.unwrap().is_none(), "{provider:?}");
+    }
 }
 
 /// Puts an object; how many requests that took, and whether the last of them had the body's hash signed.

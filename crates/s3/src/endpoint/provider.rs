@@ -135,6 +135,11 @@ impl Provider {
         self != Provider::Gcs
     }
 
+    /// Whether each of its answers has an id: one without is not its own.
+    pub(crate) fn names_answers(self) -> bool {
+        matches!(self, Provider::Aws | Provider::Express | Provider::Ceph | Provider::Minio)
+    }
+
     /// Whether it refuses `content-md5` and wants a checksum header in its place.
     pub(crate) fn refuses_md5(self) -> bool {
         self == Provider::Express

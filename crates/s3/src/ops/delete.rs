@@ -134,7 +134,10 @@ pub(super) fn refusals(body: &[u8]) -> Result<Vec<Refused>, Trouble> {
         },
         [_, error] if error == "Error" => {
             let one = Refused { key: std::mem::take(&mut key), code: std::mem::take(&mut code) };
-            nameless |= one.key.is_empty() || one.code.is_empty();
+            nameless |= one.key.is_empty();
+            // SeaweedFS gives no reason.
+            let code = if one.code.is_empty() { "Unknown".into() } else { one.code };
+            let one = Refused { code, ..one };
             // An absent object is the result that was asked for.
             if one.code != "NoSuchKey" {
                 refused.push(one);
@@ -157,10 +160,16 @@ mod tests {
         let refused = refusals(body).unwrap();
         assert_eq!(refused, [Refused { key: "b&c".into(), code: "AccessDenied".into() }]);
         assert!(refusals(b"<DeleteResult/>").unwrap().is_empty());
+        for reasonless in [
+            &b"<DeleteResult><Error><Code></Code><Key>k</Key></Error></DeleteResult>"[..],
+            b"<DeleteResult><Error><Key>k</Key><Code/></Error></DeleteResult>",
+            b"<DeleteResult><Error><Key>k</Key></Error></DeleteResult>",
+        ] {
+            assert_eq!(refusals(reasonless).unwrap(), [Refused { key: "k".into(), code: "Unknown".into() }]);
+        }
         for other in [
             &b"<DeleteResult><Error>"[..],
             b"<DeleteResult><Error><Code>AccessDenied</Code></Error></DeleteResult>",
-            b"<DeleteResult><Error><Key>k</Key></Error></DeleteResult>",
             b"<Error><Code>InternalError</Code></Error>",
             b"<html></html>",
             b"",
