@@ -25,6 +25,9 @@ const LIFE_MIN_S: i64 = 5;
 pub const BASE_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// As much for sessions, which the store itself makes: it must be noticed soon that it is back.
 pub const SESSION_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// What the store refuses is dropped no sooner than this after the last drop, even if it worked: a store that takes and refuses by turns, such
+/// as one of many nodes, would have the source asked with every request.
+const DROP_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The pause after the second failure in a row; after the first there is none.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// Nothing is kept for longer than this without renewal, in seconds.
@@ -156,7 +159,9 @@ impl Fresh {
         let (mut held, now) = (self.held(), Instant::now());
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         let is_held = held.as_ref().is_some_and(|held| held.credentials.is(bad));
-        if is_held && (bad.take_worked() || dropped.is_none_or(|last| now.duration_since(last) >= self.pause_max)) {
+        let is_after = |pause| dropped.is_none_or(|last| now.duration_since(last) >= pause);
+        // Whether they worked is asked only then, since the answer is taken.
+        if is_held && is_after(DROP_PAUSE_MIN) && (bad.take_worked() || is_after(self.pause_max)) {
             (*held, *dropped) = (None, Some(now));
         }
     }
@@ -291,6 +296,9 @@ mod tests {
             fresh.forget(&next);
             assert!(matches!(fresh.have(1), Have::Good(_)), "so soon that it is not the credentials, {round}");
             next.note_worked();
+            fresh.forget(&next);
+            assert!(matches!(fresh.have(1), Have::Good(_)), "it worked, but was given just now, {round}");
+            tokio::time::advance(DROP_PAUSE_MIN).await;
             fresh.forget(&next);
             assert!(matches!(fresh.have(1), Have::Nothing), "it worked and has expired since, {round}");
             tokio::time::advance(BASE_PAUSE_MAX).await;
