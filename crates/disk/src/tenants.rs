@@ -105,7 +105,13 @@ fn settle_key(home: &Home, new: TenantKey) -> TenantKey {
     let why = match read(&own) {
         Ok(key) => return key,
         Err(e) if e.kind() == Io::NotFound => None,
-        Err(e) => Some(e),
+        Err(e) if bookkeeping::is_no_file(&e) || bookkeeping::is_unreadable(&e) => Some(e),
+        // It may be a good one.
+        Err(e) => {
+            let path = own.join(KEY);
+            tracing::warn!("cannot read {} ({e}): tenants are counted for this process alone", path.display());
+            return new;
+        }
     };
     if let Some(e) = &why {
         let path = own.join(KEY);
@@ -126,7 +132,8 @@ fn settle_key(home: &Home, new: TenantKey) -> TenantKey {
 }
 
 fn read(own: &Path) -> io::Result<TenantKey> {
-    let bytes = bookkeeping::read(&own.join(KEY), TenantKey::BYTES_MAX as u64 + 1)?;
+    let read = || bookkeeping::read(&own.join(KEY), TenantKey::BYTES_MAX as u64 + 1);
+    let bytes = read().or_else(|e| if bookkeeping::is_unreadable(&e) { read() } else { Err(e) })?;
     TenantKey::decode(&bytes).ok_or_else(|| io::Error::new(Io::InvalidData, "it is damaged"))
 }
 

@@ -80,6 +80,21 @@ pub fn is_no_file(e: &io::Error) -> bool {
     is_other || matches!(e.kind(), Io::InvalidData | Io::IsADirectory)
 }
 
+/// Whether the error says that the device does not give the bytes. Others (no memory, no file number, a server that does not answer) say nothing
+/// about the file.
+pub fn is_unreadable(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(nix::libc::EIO)
+}
+
+/// Whether something that can be used has this name; fails where that cannot be seen now.
+pub fn is_there(path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(_) => Ok(true),
+        Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) || is_no_file(&e) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
 /// Replaces a file of ours in one step. After a crash of the machine it holds the old bytes or the new ones.
 pub fn replace_synced(own: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let draft = own.join(format!("{name}.new"));

@@ -47,10 +47,16 @@ impl Manifest {
     /// Looks for the manifest of the directory `root`.
     ///
     /// # Errors
-    /// `Invalid` for one of a newer build, `Denied` for one that may not be read.
+    /// `Invalid` for one of a newer build, `Denied` for one that may not be read, and those of the file system: a manifest that cannot be
+    /// read now may be a good one.
     pub fn find(root: &Path) -> Result<Found, Error> {
         let path = root.join(".kvtier/manifest");
-        match bookkeeping::read(&path, BYTES_MAX) {
+        Self::find_by(root, || bookkeeping::read(&path, BYTES_MAX))
+    }
+
+    /// The same, by `read`.
+    fn find_by(root: &Path, mut read: impl FnMut() -> io::Result<Vec<u8>>) -> Result<Found, Error> {
+        match read().or_else(|e| if bookkeeping::is_unreadable(&e) { read() } else { Err(e) }) {
             Ok(bytes) => Self::parse(&bytes).map_err(|format| {
                 let what = format!(
                     "{} has format {format:?}, which a newer build of kvtier made; this build reads format 2: use that build, or another \
@@ -60,11 +66,17 @@ impl Manifest {
                 Error::new(ErrorKind::Invalid, what)
             }),
             Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => Ok(Found::Nothing),
-            Err(e) if kind_of(&e) == ErrorKind::Denied => {
-                let what = format!("cannot read {}; check its permissions", path.display());
-                Err(Error::new(ErrorKind::Denied, what).with_source(e))
+            Err(e) if bookkeeping::is_no_file(&e) || bookkeeping::is_unreadable(&e) => {
+                Ok(Found::Damaged(format!("cannot be read: {e}")))
             }
-            Err(e) => Ok(Found::Damaged(format!("cannot be read: {e}"))),
+            Err(e) => {
+                let what = format!("cannot read {}/.kvtier/manifest", root.display());
+                let next = match kind_of(&e) {
+                    ErrorKind::Denied => "check its permissions",
+                    _ => "check the file system and the limits of open files and memory, then try again",
+                };
+                Err(Error::new(kind_of(&e), what).with_cause(e, next))
+            }
         }
     }
 
@@ -271,6 +283,30 @@ mod tests {
                 assert!(matches!(Manifest::parse(&bytes[..cut]), Ok(Found::Damaged(_))), "cut at {cut}");
             }
         }
+    }
+
+    #[test]
+    fn a_manifest_that_cannot_be_read_now_is_not_damaged() {
+        use nix::libc::{EACCES, EIO, ELOOP, EMFILE, ENFILE, ENOENT, ENOMEM, ENOTDIR, ENXIO, ESTALE, ETIMEDOUT};
+        let find = |errors: &[i32]| {
+            let mut errors = errors.iter();
+            let whole = with_crc(format!("{HEAD}layout: kvtier\n")).into_bytes();
+            Manifest::find_by(Path::new("/d"), || {
+                errors.next().map_or(Ok(whole.clone()), |e| Err(io::Error::from_raw_os_error(*e)))
+            })
+        };
+        for errors in [&[ESTALE][..], &[ETIMEDOUT], &[ENOMEM], &[EMFILE], &[ENFILE], &[EACCES], &[EIO, ESTALE]] {
+            let e = find(errors).unwrap_err();
+            assert!(
+                std::error::Error::source(&e).is_some() && e.to_string().contains("/d/.kvtier/manifest"),
+                "{errors:?}: {e}"
+            );
+        }
+        assert!(matches!(find(&[EIO]), Ok(Found::Whole(_))), "read again");
+        for errors in [&[EIO, EIO][..], &[ELOOP], &[ENXIO]] {
+            assert!(matches!(find(errors), Ok(Found::Damaged(_))), "{errors:?}");
+        }
+        assert!([ENOENT, ENOTDIR].iter().all(|e| matches!(find(&[*e]), Ok(Found::Nothing))));
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Home {
     fn open_read_only(root: &Path, layout: Layout, foreign: Option<Foreign>) -> Result<Self, Error> {
         let failed = |e: io::Error| Error::new(kind_of(&e), format!("cannot open {}", root.display())).with_source(e);
         // Files of another program may lie there without a manifest of ours.
-        let said = if layout.is_foreign() && !root.join(".kvtier/manifest").exists() {
+        let said = if layout.is_foreign() && !bookkeeping::is_there(&root.join(".kvtier/manifest")).map_err(failed)? {
             Manifest { layout, ..Manifest::default() }
         } else {
             Manifest::read(root, layout)?

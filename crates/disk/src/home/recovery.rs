@@ -27,7 +27,7 @@ impl Home {
     pub fn restore(&self) -> io::Result<Recovered> {
         let is_moved = self.is_moved()?;
         let (own, mut corner) = (self.own(), self.corner.write().unwrap_or_else(PoisonError::into_inner));
-        let manifest = own.join("manifest").exists();
+        let manifest = bookkeeping::is_there(&own.join("manifest"))?;
         let has_corner = corner.as_ref().is_some_and(|corner| corner.is_there());
         if manifest && has_corner && !is_moved {
             return Ok(Recovered::Nothing);
@@ -38,7 +38,7 @@ impl Home {
         let _door = lock_door(&own)?;
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Another process may have been faster.
-        if !own.join("manifest").exists() {
+        if !bookkeeping::is_there(&own.join("manifest"))? {
             said.write(&own)?;
         }
         if root.is_some() {
