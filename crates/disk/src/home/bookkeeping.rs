@@ -27,7 +27,7 @@
 //! The owner alone: files are made with mode 600 and directories with 700, and [`make_private`] changes those of earlier builds.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, FileType, OpenOptions, Permissions};
 use std::io::{self, ErrorKind as Io, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -135,7 +135,8 @@ pub fn make_root(root: &Path) -> io::Result<()> {
         .try_for_each(|above| sync_dir(if above.as_os_str().is_empty() { Path::new(".") } else { above }))
 }
 
-/// Renames what is at `path` to `<name>.damaged` below `.kvtier`, in the place of an earlier one of its kind. Answers that name.
+/// Renames what is at `path` to `<name>.damaged` below `.kvtier`, in the place of an earlier one of its kind. Answers that name. Fails with
+/// `NotFound` where nothing is there any more.
 pub fn put_away(own: &Path, path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut last = None;
@@ -164,23 +165,34 @@ pub fn put_away_because(own: &Path, path: &Path, why: &str) -> io::Result<String
 /// sentence for each.
 pub fn repair(own: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
+    let is_other = |kind: &FileType| !kind.is_file();
     for entry in fs::read_dir(own)? {
         let entry = entry?;
-        let (name, kind) = (entry.file_name(), entry.file_type()?);
-        if is_file_name(&name) && !kind.is_file() {
-            found.push(put_away_because(own, &entry.path(), "was no regular file")?);
+        if is_file_name(&entry.file_name()) {
+            found.extend(clear_name(own, &entry.path(), is_other, "was no regular file")?);
         }
     }
     for dir in DIRS {
         found.extend(make_dir(own, &own.join(dir))?);
     }
     for entry in fs::read_dir(own.join("journal"))? {
-        let entry = entry?;
-        if !entry.file_type()?.is_file() {
-            found.push(put_away_because(own, &entry.path(), "was no journal but something else")?);
-        }
+        found.extend(clear_name(own, &entry?.path(), is_other, "was no journal but something else")?);
     }
     Ok(found)
+}
+
+/// Renames what has this name away, if it is what `is_other` says at this moment. Another process may have removed or renamed it meanwhile.
+fn clear_name(own: &Path, path: &Path, is_other: impl Fn(&FileType) -> bool, why: &str) -> io::Result<Option<String>> {
+    let is_gone = |e: &io::Error| e.kind() == Io::NotFound;
+    match fs::symlink_metadata(path) {
+        Ok(meta) if !is_other(&meta.file_type()) => return Ok(None),
+        Err(e) if is_gone(&e) => return Ok(None),
+        other => other?,
+    };
+    match put_away_because(own, path, why) {
+        Err(e) if is_gone(&e) => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 fn is_file_name(name: &OsStr) -> bool {
@@ -210,12 +222,24 @@ pub fn make_dir(own: &Path, dir: &Path) -> io::Result<Option<String>> {
         Err(e) if e.kind() == Io::AlreadyExists => {}
         other => return other.map(|()| None),
     }
-    if dir.is_dir() && !(dir.is_symlink() && dir.starts_with(own)) {
+    if fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir()) {
         return Ok(None);
     }
-    let said = put_away_because(own, dir, "was no directory")?;
+    // A link to a directory may be meant, for a shard.
+    let is_meant = !dir.starts_with(own) && is_dir_behind(dir)?;
+    let is_other = |kind: &FileType| !(kind.is_dir() || (is_meant && kind.is_symlink()));
+    let said = clear_name(own, dir, is_other, "was no directory")?;
     create_dir(own, dir).or_else(exists_is_fine)?;
-    Ok(Some(said))
+    Ok(said)
+}
+
+/// Whether a link leads to a directory; fails where that cannot be seen now.
+fn is_dir_behind(link: &Path) -> io::Result<bool> {
+    match fs::metadata(link) {
+        Ok(meta) => Ok(meta.is_dir()),
+        Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) || is_no_file(&e) => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 #[cfg(test)]
@@ -243,6 +267,46 @@ mod tests {
         assert_eq!(fs::read(at("elsewhere")).unwrap(), b"secret");
         drop(open_rw(&at("file")).unwrap());
         assert_eq!(fs::metadata(at("file")).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_others_repair_meanwhile_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = &dir.path().join(".kvtier");
+        make_dirs(own).unwrap();
+        for _ in 0..20 {
+            for n in 0..20 {
+                fs::create_dir(own.join(format!("changes.{n}"))).unwrap();
+                fs::create_dir(own.join(format!("journal/a.1.0.0.{n}"))).unwrap();
+            }
+            std::thread::scope(|all| {
+                let all = [(); 4].map(|()| all.spawn(|| repair(own).unwrap().len()));
+                assert_eq!(all.map(|one| one.join().unwrap()).iter().sum::<usize>(), 40);
+            });
+        }
+        // What was put right since it was looked at stays.
+        fs::write(own.join("door"), "").unwrap();
+        let is_other = |kind: &FileType| !kind.is_file();
+        assert_eq!(clear_name(own, &own.join("door"), is_other, "was no regular file").unwrap(), None);
+        assert!(own.join("door").exists());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_looked_at_now_is_not_renamed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, elsewhere) = (dir.path().join(".kvtier"), dir.path().join("elsewhere"));
+        make_dirs(&own).unwrap();
+        fs::create_dir(&elsewhere).unwrap();
+        symlink(&elsewhere, dir.path().join("00")).unwrap();
+        symlink(dir.path().join("x".repeat(300)), dir.path().join("01")).unwrap();
+        assert_eq!(make_dir(&own, &dir.path().join("00")).unwrap(), None);
+        make_dir(&own, &dir.path().join("01")).unwrap_err();
+        for link in ["00", "01"] {
+            assert!(dir.path().join(link).is_symlink() && !own.join(format!("{link}.damaged")).exists(), "{link}");
+        }
+        symlink(dir.path().join("02"), dir.path().join("02")).unwrap();
+        assert!(make_dir(&own, &dir.path().join("02")).unwrap().is_some());
+        assert!(dir.path().join("02").is_dir());
     }
 
     #[test]
