@@ -87,7 +87,7 @@ impl Home {
         }
         scratch::sweep(root);
         bookkeeping::make_own(&own).map_err(at("create", &own))?;
-        let mut damage = bookkeeping::repair(&own).map_err(at("create", &own))?;
+        let mut damage = repair_within(&own, ENTRY_WAIT_MAX).map_err(at("create", &own))?;
         // One process at a time registers or clears, so that nobody takes a corner being made for an abandoned one.
         let door = lock_door_within(&own, ENTRY_WAIT_MAX).map_err(at("lock", &own.join("door")))?;
         damage.extend(manifest::agree(root, &own, layout)?);
@@ -282,6 +282,24 @@ impl Home {
     }
 }
 
+/// Repairs `.kvtier`, one process at a time: what is renamed may be the file that the others have locked, or are about to lock. Waits at most
+/// `most` for those.
+fn repair_within(own: &Path, most: Duration) -> io::Result<Vec<String>> {
+    let dir = File::open(own)?;
+    match lock_within(&dir, most) {
+        Err(e) if e.kind() == Io::WouldBlock => {
+            let what = format!("another process keeps {} locked: see who has it open", own.display());
+            return Err(io::Error::new(Io::WouldBlock, what));
+        }
+        // Network file systems lock no directories. There each name is looked at just before it is renamed, and no more.
+        _ => {}
+    }
+    let repaired = bookkeeping::repair(own);
+    // Also where a child that this process forked has it open too.
+    let _ = dir.unlock();
+    repaired
+}
+
 /// Makes the directories of the layout's chunks, and brings the names of new ones to the device. Answers what was in their place.
 fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
     let (mut damage, mut is_new) = (Vec::new(), false);
@@ -382,6 +400,22 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+
+    #[test]
+    fn one_process_at_a_time_repairs() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join(".kvtier");
+        bookkeeping::make_dirs(&own).unwrap();
+        std::fs::create_dir(own.join("door")).unwrap();
+        let other = File::open(&own).unwrap();
+        other.lock().unwrap();
+        let e = repair_within(&own, Duration::from_millis(5)).unwrap_err();
+        assert_eq!((e.kind(), own.join("door").is_dir()), (Io::WouldBlock, true));
+        other.unlock().unwrap();
+        assert_eq!(repair_within(&own, Duration::from_millis(5)).unwrap().len(), 1);
+        other.try_lock().unwrap();
+        assert!(!own.join("door").exists());
+    }
 
     #[test]
     fn who_stood_still_has_not_waited_for_a_lock_and_who_has_gives_up() {

@@ -8,7 +8,9 @@ use std::sync::{Arc, PoisonError};
 
 use nix::sys::stat::fstat;
 
-use super::{Corner, Home, bookkeeping, exists_is_fine, lock_door, make_shards, manifest};
+use super::{
+    Corner, DOOR_WAIT_MAX, Home, bookkeeping, exists_is_fine, lock_door, make_shards, manifest, repair_within,
+};
 
 /// What had to be made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ impl Home {
         }
         let root = if is_moved { Some(self.open_another()?) } else { None };
         bookkeeping::make_own(&own)?;
-        bookkeeping::repair(&own)?.into_iter().for_each(|found| self.note_damage(found));
+        repair_within(&own, DOOR_WAIT_MAX)?.into_iter().for_each(|found| self.note_damage(found));
         let _door = lock_door(&own)?;
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Another process may have been faster.
