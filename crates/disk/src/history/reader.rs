@@ -21,6 +21,8 @@ pub struct Reader {
     read: BTreeMap<String, Progress>,
     /// Journals whose end is not whole, and that were reported.
     torn: BTreeSet<String>,
+    /// Journals that could not be read when it was tried last, and that were reported.
+    unreadable: BTreeSet<String>,
     /// What could not be read, since it was last taken.
     damage: Vec<String>,
 }
@@ -34,13 +36,15 @@ struct Progress {
     len: u64,
     /// Its process had begun the next by then, and writes no more to it.
     is_complete: bool,
+    /// The rest could not be read for a reason that may pass: it is kept for another try.
+    is_awaited: bool,
 }
 
 impl Reader {
     /// Reads what is not in the snapshot that was taken at `from_ms`.
     pub fn new(own: &Path, from_ms: u64) -> Self {
-        let (read, torn, damage) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
-        Reader { dir: own.join("journal"), from_ms, read, torn, damage }
+        let (read, torn, unreadable, damage) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new(), Vec::new());
+        Reader { dir: own.join("journal"), from_ms, read, torn, unreadable, damage }
     }
 
     /// What has been written since the last call, in the order of time; not the journal of the process `but`, which knows its own.
@@ -54,6 +58,7 @@ impl Reader {
         let (mut batches, names) = (Vec::new(), names(&self.dir)?);
         self.read.retain(|name, _| names.contains(name));
         self.torn.retain(|name| names.contains(name));
+        self.unreadable.retain(|name| names.contains(name));
         // Of one process what was written later comes later, also where its clock was set back.
         let mut last = (String::new(), (false, 0));
         for (n, name) in names.iter().enumerate() {
@@ -65,8 +70,10 @@ impl Reader {
             }
             // Before it is read: then nothing comes after what is read.
             let is_complete = names.get(n + 1).is_some_and(|next| owner(next) == owner(name));
-            match self.read_one(name) {
+            let read = self.read_one(name);
+            match read.or_else(|e| if bookkeeping::is_unreadable(&e) { self.read_one(name) } else { Err(e) }) {
                 Ok(more) => {
+                    self.unreadable.remove(name);
                     batches.extend(more.into_iter().map(|batch| {
                         last.1 = last.1.max((self.follows(&batch), batch.at_ms));
                         (last.1, batch)
@@ -74,7 +81,7 @@ impl Reader {
                     self.read.entry(name.clone()).or_default().is_complete = is_complete;
                 }
                 Err(e) if e.kind() == Io::NotFound => {}
-                Err(e) => self.damage.push(format!("the journal {name} cannot be read: {e}")),
+                Err(e) => self.note_unreadable(name, &e),
             }
         }
         self.from_ms = 0;
@@ -108,8 +115,19 @@ impl Reader {
             _ => bytes.len(),
         };
         let (to, len) = (from + read as u64, from + bytes.len() as u64);
-        self.read.insert(name.to_owned(), Progress { to, len, is_complete: false });
+        self.read.insert(name.to_owned(), Progress { to, len, ..Progress::default() });
         Ok(batches)
+    }
+
+    /// What it has is not waited for: it counts as unread only as far as it grows. One that no try will read goes when its process does.
+    fn note_unreadable(&mut self, name: &str, e: &io::Error) {
+        if self.unreadable.insert(name.to_owned()) {
+            self.damage.push(format!("the journal {name} cannot be read: {e}"));
+        }
+        let read = self.read.entry(name.to_owned()).or_default();
+        read.len = fs::symlink_metadata(self.dir.join(name)).map_or(read.len, |meta| meta.len());
+        read.is_complete = false;
+        read.is_awaited = !(bookkeeping::is_unreadable(e) || bookkeeping::is_no_file(e));
     }
 
     /// What could not be read since the last call.
@@ -131,18 +149,20 @@ impl Reader {
     /// Deletes journals that a new snapshot made superfluous: those of processes that do not live, those that were complete when they were
     /// read, and our own before number `ours.1`.
     pub fn forget(&mut self, living: &BTreeSet<String>, ours: (&str, u64)) -> io::Result<()> {
+        let mut done = Ok(());
         for name in names(&self.dir)? {
             let is_old = owner(&name) == ours.0 && number(&name).is_none_or(|number| number < ours.1);
-            let is_over = |read: &Progress| read.is_complete || !living.contains(owner(&name));
+            let is_over = |read: &Progress| !read.is_awaited && (read.is_complete || !living.contains(owner(&name)));
             if is_old || self.read.get(&name).is_some_and(is_over) {
                 match fs::remove_file(self.dir.join(&name)) {
                     // Its process deletes its oldest itself where nobody does.
                     Err(e) if e.kind() == Io::NotFound => {}
-                    other => other?,
+                    // The others go all the same.
+                    other => done = done.and(other),
                 }
             }
         }
-        Ok(())
+        done
     }
 
     /// How many journals were read that are not ours.
@@ -183,6 +203,38 @@ mod tests {
     use kvtier_key::Digest;
 
     use super::*;
+
+    #[test]
+    fn a_journal_that_cannot_be_read_is_reported_once_and_not_waited_for() {
+        let own = tempfile::tempdir().unwrap();
+        let journal = own.path().join("journal");
+        fs::create_dir(&journal).unwrap();
+        // It cannot be opened, and has a length.
+        std::os::unix::fs::symlink("a name that is the length of the link", journal.join("a.1.0.0.1")).unwrap();
+        let mut reader = Reader::new(own.path(), 0);
+        assert!(reader.unread_bytes("b.1.0.0").unwrap() > 0);
+        for reports in [1, 0, 0] {
+            assert!(reader.read(None).unwrap().is_empty());
+            assert_eq!((reader.unread_bytes("b.1.0.0").unwrap(), reader.take_damage().len()), (0, reports));
+        }
+        let is_there = || journal.join("a.1.0.0.1").is_symlink();
+        reader.forget(&["a.1.0.0".to_owned()].into(), ("b.1.0.0", 1)).unwrap();
+        assert!(is_there(), "its process lives");
+        reader.note_unreadable("a.1.0.0.1", &io::Error::from_raw_os_error(nix::libc::ESTALE));
+        reader.forget(&BTreeSet::new(), ("b.1.0.0", 1)).unwrap();
+        assert!(is_there(), "another try may read it");
+        reader.read(None).unwrap();
+        reader.forget(&BTreeSet::new(), ("b.1.0.0", 1)).unwrap();
+        assert!(!is_there());
+        // One that can be read again is read.
+        fs::write(journal.join("c.1.0.0.1"), "").unwrap();
+        reader.note_unreadable("c.1.0.0.1", &io::Error::from_raw_os_error(nix::libc::EIO));
+        let mut bytes = Vec::new();
+        format::encode_after(0, 1, &[Record::Touch(Digest([1; 32]))], &mut bytes);
+        fs::write(journal.join("c.1.0.0.1"), bytes).unwrap();
+        assert!(reader.unread_bytes("b.1.0.0").unwrap() > 0);
+        assert_eq!(reader.read(None).unwrap().len(), 1);
+    }
 
     #[test]
     fn what_follows_a_snapshot_is_read_whatever_the_clocks_said() {
