@@ -93,11 +93,19 @@ pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Answer<Removed
             kvtier_index::Removed::Gone(entry) => {
                 drop(index);
                 let other = lengths.iter().filter(|len| **len != entry.chunk.len);
-                other.for_each(|len| shared.delete_other(key.digest(), *len));
+                other.for_each(|len| _ = shared.delete_other(key.digest(), *len));
                 counts.removed += shared.delete(vec![entry]);
             }
             kvtier_index::Removed::Held => counts.held += 1,
-            _ => counts.absent += 1,
+            _ => {
+                // A victim's file goes with it.
+                let is_leaving = index.is_leaving(key.digest());
+                drop(index);
+                match !is_leaving && shared.delete_unknown(key.digest(), lengths) {
+                    true => counts.removed += 1,
+                    false => counts.absent += 1,
+                }
+            }
         }
     }
     answer.complete(Ok(counts));
@@ -120,21 +128,36 @@ impl<M: Mover> Shared<M> {
         lengths
     }
 
-    /// Deletes a file of a chunk that the index knows with another length.
-    fn delete_other(&self, digest: &Digest, len: u64) {
+    /// Deletes the files of a chunk that the index does not take: its bytes failed their checks, and could not be set aside. Answers whether
+    /// there was one.
+    fn delete_unknown(&self, digest: &Digest, lengths: &[u64]) -> bool {
+        let deleted = lengths.iter().filter(|len| self.delete_other(digest, **len)).count();
+        if deleted > 0 {
+            self.for_room.call();
+        }
+        deleted > 0
+    }
+
+    /// Deletes a file of a chunk that the index knows with another length, or not at all. Answers whether it was there.
+    fn delete_other(&self, digest: &Digest, len: u64) -> bool {
         let _one = self.name(digest);
         // Saved again meanwhile, with this one.
         if self.index().known(digest).is_some_and(|entry| entry.chunk.len == len) {
-            return;
+            return false;
         }
         let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
         match self.home.delete(digest, len) {
-            Ok(true) => {
-                self.uncount(self.home.file_len(len), since);
-                self.announce_change(Record::Remove(*digest));
+            Ok(there) => {
+                if there {
+                    self.uncount(self.home.file_len(len), since);
+                    self.announce_change(Record::Remove(*digest));
+                }
+                there
             }
-            Ok(false) => {}
-            Err(e) => self.failed(&format!("cannot delete a file of {digest}"), &e),
+            Err(e) => {
+                self.failed(&format!("cannot delete a file of {digest}"), &e);
+                false
+            }
         }
     }
 }

@@ -140,6 +140,31 @@ fn what_a_writer_could_not_note_is_found_by_a_listing() {
 }
 
 #[test]
+fn remove_deletes_the_files_of_a_key_that_is_distrusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, keys) = (open(dir.path()), [key(1), key(2)]);
+    let path = name::path(dir.path(), keys[0].digest(), LEN as u64);
+    write(dir.path(), &keys[0]);
+    let other = name::path(dir.path(), keys[0].digest(), 3);
+    fs::hard_link(&path, &other).unwrap();
+    let file = crate::home::FileId::of(&fs::metadata(&path).unwrap());
+    // As where it cannot be set aside.
+    disk.shared.mark_corrupt(keys[0].digest(), file);
+    assert!(disk.shared.discover(&keys[0], Some(LEN as u64)).is_none());
+    let remove = || {
+        let soon = std::time::Instant::now() + std::time::Duration::from_secs(300);
+        let (answer, ticket) = kvtier_core::Answer::new("remove", soon);
+        crate::lookup::remove(&disk.shared, &keys, answer);
+        ticket.wait().unwrap()
+    };
+    for removed in [1, 0] {
+        let counts = remove();
+        assert_eq!((counts.removed, counts.held, counts.absent), (removed, 0, 2 - removed));
+        assert!(!path.exists() && !other.exists());
+    }
+}
+
+#[test]
 fn files_that_failed_a_check_are_remembered_also_after_many_that_were_saved_again() {
     let dir = tempfile::tempdir().unwrap();
     let disk = open(dir.path());
