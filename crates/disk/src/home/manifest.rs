@@ -72,7 +72,7 @@ impl Manifest {
             Err(e) => {
                 let what = format!("cannot read {}/.kvtier/manifest", root.display());
                 let next = match kind_of(&e) {
-                    ErrorKind::Denied => "check its permissions",
+                    ErrorKind::Denied => "run as the user who owns the directory, or check its permissions",
                     _ => "check the file system and the limits of open files and memory, then try again",
                 };
                 Err(Error::new(kind_of(&e), what).with_cause(e, next))
@@ -302,6 +302,9 @@ mod tests {
                 "{errors:?}: {e}"
             );
         }
+        let denied = find(&[EACCES]).unwrap_err();
+        let next = std::error::Error::source(&denied).unwrap().to_string();
+        assert!(denied.kind() == ErrorKind::Denied && next.contains("run as the user who owns"), "{next}");
         assert!(matches!(find(&[EIO]), Ok(Found::Whole(_))), "read again");
         for errors in [&[EIO, EIO][..], &[ELOOP], &[ENXIO]] {
             assert!(matches!(find(errors), Ok(Found::Damaged(_))), "{errors:?}");
