@@ -160,7 +160,9 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
         let aside_bytes = home::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let (reader, damage) = history::restore(&own, index)?;
         damage.into_iter().for_each(|found| home.note_damage(found));
-        if Ledger::peek(&own).is_ok_and(|total| total.is_none()) && own.join("ledger").exists() {
+        // One that is empty was just made by a process that opens the directory now.
+        let has_ledger = std::fs::metadata(own.join("ledger")).is_ok_and(|meta| meta.len() > 0);
+        if has_ledger && Ledger::peek(&own).is_ok_and(|total| total.is_none()) {
             home.note_damage(format!("{}/ledger is damaged; it is counted anew", own.display()));
         }
         let ledger = if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };

@@ -12,7 +12,7 @@ use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, TenantId, TenantKey, Tenants as Known};
 
 use crate::geometry::hide_tenants;
-use crate::home::{ENTRY_WAIT_MAX, Home, bookkeeping};
+use crate::home::{ENTRY_WAIT_MAX, Home, bookkeeping, draft_name};
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -139,7 +139,9 @@ fn read(own: &Path) -> io::Result<TenantKey> {
 
 /// Writes the key so that a crash leaves the old file or the new one, whole. A key that is `first` does not replace another's.
 fn write(home: &Home, key: &TenantKey, first: bool) -> io::Result<()> {
-    let (own, draft) = (home.own(), home.corner()?.path().join(KEY));
+    let corner = home.corner()?;
+    // The ledger counts nothing for it, as its name says.
+    let (own, draft) = (home.own(), corner.path().join(draft_name(corner.number(), 0)));
     let _ = fs::remove_file(&draft);
     let mut file = bookkeeping::open(&draft, OpenOptions::new().write(true).create_new(true))?;
     file.write_all(key.encode().as_bytes())?;

@@ -244,14 +244,14 @@ fn a_tier_that_takes_longer_than_its_own_deadline_is_a_miss_there_and_the_one_be
 #[test]
 fn a_promotion_ends_at_the_deadline_of_the_tier_that_it_goes_to() {
     let (top, mid, low, arena) = (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
-    let own = Rule::new().with_deadline(Duration::from_millis(30));
+    let own = Rule::new().with_deadline(Duration::from_secs(30));
     let time = ManualClock::new();
     let config = StackConfig::new("s").with(top).with_rule(mid.clone(), own).with(low.clone());
     let stack = Stack::open(config.with_clock(time.clock())).unwrap();
     save(&*low, &arena, 1, LEN);
     assert_eq!(load(&stack, &arena, 1, LEN), hit(LEN));
     let (ctx, _) = mid.batches().pop().unwrap();
-    assert_eq!(ctx.deadline, time.now() + Duration::from_millis(30));
+    assert_eq!(ctx.deadline, time.now() + Duration::from_secs(30));
 }
 
 #[test]

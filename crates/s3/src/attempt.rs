@@ -213,8 +213,7 @@ impl Inner {
 /// A success that tells neither the object's version nor its date comes from something before the store: it says nothing of the object, and
 /// the store was not reached.
 fn not_the_stores(head: &Head) -> Trouble {
-    let what =
-        "an answer without an object's etag and last-modified, as proxies send it: check what lies before the store";
+    let what = "an answer without an object's etag and last-modified, which every S3 store gives: check the endpoint, and what lies before the store";
     let error = Error::new(ErrorKind::Io, what).with_answer(head.status, None, None).retryable(true);
     Trouble { error, again: Again::Backoff(None), sick: true }
 }

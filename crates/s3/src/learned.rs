@@ -72,6 +72,11 @@ impl Support {
         self.lacking_until_ms.store(0, Ordering::Relaxed);
     }
 
+    /// Whether the last answer lacked it.
+    pub fn lacked_last(&self) -> bool {
+        self.lacked.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether it is not worth asking for.
     pub fn is_lacking(&self, now: Instant) -> bool {
         self.ms(now) < self.lacking_until_ms.load(Ordering::Relaxed)

@@ -237,7 +237,7 @@ impl Inner {
     pub fn is_worth(&self, ctx: &Ctx, at: usize, bytes: u64) -> bool {
         // Above everything else a chunk has not even been looked for; and nobody waits for what is no demand.
         let Some(computed_per_s) = self.computed_per_s.filter(|_| ctx.class == Class::Demand) else { return true };
-        self.paces[at].beats(bytes, computed_per_s)
+        self.paces[at].beats(self.time.now(), bytes, computed_per_s)
     }
 
     /// Measures a tier's pace by what it has just answered.
@@ -248,7 +248,7 @@ impl Inner {
         };
         match answers.iter().map(bytes).sum() {
             0 => {}
-            bytes => self.paces[at].heard(bytes, took),
+            bytes => self.paces[at].heard(self.time.now(), bytes, took),
         }
     }
 

@@ -97,7 +97,7 @@ impl Stack {
         caps.align = tiers.iter().map(|t| t.caps().align).max().unwrap_or(1);
         let exec = Exec::start(name).map_err(thread)?;
         let inner = Arc::new(Inner {
-            paces: tiers.iter().map(|_| Pace::new()).collect(),
+            paces: tiers.iter().map(|_| Pace::new(clock.now())).collect(),
             behind: tiers.iter().map(|_| Flights::default()).collect(),
             tiers,
             rules,

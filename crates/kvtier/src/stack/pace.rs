@@ -46,8 +46,7 @@ pub struct Speed {
 }
 
 impl Pace {
-    pub fn new() -> Self {
-        let now = Instant::now();
+    pub fn new(now: Instant) -> Self {
         Pace { state: Mutex::new(State { sums: Sums::default(), heard: now, tried: now }) }
     }
 
@@ -56,11 +55,7 @@ impl Pace {
     }
 
     /// A batch of loads of so many bytes took so long.
-    pub fn heard(&self, bytes: u64, took: Duration) {
-        self.heard_at(Instant::now(), bytes, took);
-    }
-
-    fn heard_at(&self, now: Instant, bytes: u64, took: Duration) {
+    pub fn heard(&self, now: Instant, bytes: u64, took: Duration) {
         let (x, y, mut state) = (bytes as f64, took.as_secs_f64(), self.state());
         let old = state.sums.times(KEEP * state.faded(now));
         state.sums = Sums {
@@ -80,11 +75,7 @@ impl Pace {
     }
 
     /// Whether loading this much is quicker than computing it at so many bytes a second. What was too slow is tried again now and then.
-    pub fn beats(&self, bytes: u64, computed_per_s: f64) -> bool {
-        self.beats_at(Instant::now(), bytes, computed_per_s)
-    }
-
-    fn beats_at(&self, now: Instant, bytes: u64, computed_per_s: f64) -> bool {
+    pub fn beats(&self, now: Instant, bytes: u64, computed_per_s: f64) -> bool {
         let mut state = self.state();
         let is_known = state.sums.n * state.faded(now) >= MEASURED_MIN;
         if !is_known || state.sums.speed().takes_s(bytes) <= bytes as f64 / computed_per_s {
@@ -166,10 +157,10 @@ mod tests {
 
     #[test]
     fn delay_and_bandwidth_are_told_apart_and_give_a_break_even() {
-        let pace = Pace::new();
-        (1..4).for_each(|n| pace.heard(n << 20, took(n << 20)));
+        let pace = Pace::new(Instant::now());
+        (1..4).for_each(|n| pace.heard(Instant::now(), n << 20, took(n << 20)));
         assert_eq!(pace.speed(), None, "too little was measured");
-        (1..100).for_each(|n| pace.heard((n % 7) << 20, took((n % 7) << 20)));
+        (1..100).for_each(|n| pace.heard(Instant::now(), (n % 7) << 20, took((n % 7) << 20)));
         let speed = pace.speed().unwrap();
         assert!((speed.delay_s - 0.002).abs() < 1e-5 && (speed.s_per_byte - 1e-9).abs() < 1e-12, "{speed:?}");
         // Computed at 500 MB/s: 2 ms are gained by 2 MB.
@@ -181,16 +172,16 @@ mod tests {
 
     #[test]
     fn loads_of_one_size_are_bandwidth_alone_and_the_latest_count_most() {
-        let pace = Pace::new();
-        (0..50).for_each(|_| pace.heard(1 << 20, Duration::from_secs(1)));
-        (0..200).for_each(|_| pace.heard(1 << 20, Duration::from_millis(1)));
+        let pace = Pace::new(Instant::now());
+        (0..50).for_each(|_| pace.heard(Instant::now(), 1 << 20, Duration::from_secs(1)));
+        (0..200).for_each(|_| pace.heard(Instant::now(), 1 << 20, Duration::from_millis(1)));
         let speed = pace.speed().unwrap();
         assert!(speed.delay_s == 0.0 && (speed.takes_s(1 << 20) - 0.001).abs() < 1e-4, "{speed:?}");
     }
 
     fn slow(now: Instant) -> Pace {
-        let pace = Pace::new();
-        (0..20).for_each(|_| pace.heard_at(now, 1 << 20, Duration::from_secs(1)));
+        let pace = Pace::new(Instant::now());
+        (0..20).for_each(|_| pace.heard(now, 1 << 20, Duration::from_secs(1)));
         pace.state().tried = now;
         pace
     }
@@ -199,8 +190,8 @@ mod tests {
     fn a_slow_tier_is_tried_again_whenever_the_next_load_comes() {
         let (now, ms) = (Instant::now(), Duration::from_millis);
         let pace = slow(now);
-        assert!(pace.beats_at(now + ms(500), 1 << 20, 1e3), "computing is slower still");
-        let asked = |after| pace.beats_at(now + ms(after), 1 << 20, 1e9);
+        assert!(pace.beats(now + ms(500), 1 << 20, 1e3), "computing is slower still");
+        let asked = |after| pace.beats(now + ms(after), 1 << 20, 1e9);
         // However the loads fall: one after a second is a trial, and so is what follows shortly.
         assert_eq!([500, 1730, 1800, 1831, 2700, 2731, 2800].map(asked), [false, true, true, false, false, true, true]);
     }
@@ -210,10 +201,10 @@ mod tests {
         let now = Instant::now();
         let (pace, later) = (slow(now), now + 3 * HALF_LIFE);
         pace.state().tried = later;
-        assert!(pace.beats_at(later, 1 << 20, 1e9));
-        (0..4).for_each(|_| pace.heard_at(later, 1 << 20, Duration::from_millis(1)));
-        (4..8).for_each(|_| pace.heard_at(later + 2 * HALF_LIFE, 1 << 20, Duration::from_millis(1)));
+        assert!(pace.beats(later, 1 << 20, 1e9));
+        (0..4).for_each(|_| pace.heard(later, 1 << 20, Duration::from_millis(1)));
+        (4..8).for_each(|_| pace.heard(later + 2 * HALF_LIFE, 1 << 20, Duration::from_millis(1)));
         pace.state().tried = later + 2 * HALF_LIFE;
-        assert!(pace.beats_at(later + 2 * HALF_LIFE + RETRY_FOR, 1 << 20, 1e7), "{:?}", pace.speed());
+        assert!(pace.beats(later + 2 * HALF_LIFE + RETRY_FOR, 1 << 20, 1e7), "{:?}", pace.speed());
     }
 }

@@ -121,7 +121,8 @@ impl Asker<'_> {
             if_match: other.is_err_and(|e| e.status() == Some(412)),
             conditional: self.conditional(&key, &bytes).await?,
             sums: self.sums(&bytes).await?,
-            wants_signed_bodies: self.client.inner.signs_bodies(),
+            // One upload that was taken only with its hash signed is enough to say so.
+            wants_signed_bodies: self.client.inner.signs_bodies() || self.client.inner.unsigned_bodies.lacked_last(),
             listing: self.listing(&bytes).await?,
             deletes_many: self.deletes_many(&key).await?,
             settings: self.client.settings().await?,
@@ -171,7 +172,10 @@ async fn answered(inner: &Arc<Inner>, request: &Request<'_>, bytes_max: usize) -
     let mut tries = Tries::new(inner, request.class());
     loop {
         match tries.once(request, bytes_max).await {
-            Ok(answer) => return Ok(answer),
+            Ok(answer) => {
+                tries.won();
+                return Ok(answer);
+            }
             Err(trouble) if trouble.error.kind() == ErrorKind::Corrupt && trouble.error.status().is_some() => {
                 return Err(trouble.error);
             }
