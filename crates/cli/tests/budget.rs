@@ -43,9 +43,9 @@ fn a_chunk_costs_no_call_that_is_not_needed() {
         eprintln!("not tried: strace is missing or may not trace here (Debian package strace)");
         return;
     }
-    // The bench removes what it saved: one unlinkat, one change of the ledger, and at most one listing of a shard more than the save itself.
+    // The bench removes what it saved: one unlinkat, one change of the ledger, and at most two listings of shards more than the save itself.
     let put = for_a_chunk("put");
-    for (name, most) in [("openat", 2.0), ("fallocate", 1.0), ("renameat2", 1.0), ("close", 2.0), ("unlinkat", 1.0)] {
+    for (name, most) in [("openat", 3.0), ("fallocate", 1.0), ("renameat2", 1.0), ("close", 3.0), ("unlinkat", 1.0)] {
         assert!((0.7..=most + WHILE).contains(&put(name)), "put: {} {name}", put(name));
     }
     for (name, most) in [("flock", 4.0), ("pread64", 2.0), ("pwrite64", 2.0), ("io_uring_enter", 4.0)] {
@@ -58,7 +58,7 @@ fn a_chunk_costs_no_call_that_is_not_needed() {
         assert!(alone(name) <= most + WHILE, "get: {} {name}", alone(name));
     }
     // The listings of the shards of what is removed.
-    for (name, most) in [("newfstatat", 2.0), ("lseek", 2.0), ("getdents64", 3.0)] {
+    for (name, most) in [("newfstatat", 2.0), ("lseek", 2.0), ("getdents64", 4.0)] {
         assert!(put(name) <= most + WHILE && alone(name) <= WHILE, "put: {} {name}, get: {}", put(name), alone(name));
     }
     for name in ["mmap", "munmap", "access", "faccessat2", "mkdir"] {
