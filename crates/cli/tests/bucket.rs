@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use kvtier::key::{Digest, Namespace};
 use kvtier_testkit::s3::{Server, Setup};
@@ -136,7 +136,7 @@ fn a_configurations_bucket_is_signed_by_whatever_the_aws_sdks_find() {
     std::fs::write(path("config"), profile).unwrap();
     let tier = json!({"type": "s3", "s3_endpoint": server.url(), "bucket": "bucket", "s3_region": "us-east-1", "prefix": "kv"});
     std::fs::write(path("kv.json"), json!({"tiers": [{"type": "host", "bytes": "1MiB"}, tier]}).to_string()).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kvtier"));
     command.args(["replay", "--config", &path("kv.json"), "--requests", "5", "--chunk-bytes", "64KiB", "--json"]);
     command.env_clear().env("AWS_PROFILE", "cluster").env("AWS_CONFIG_FILE", path("config")).env("HOME", path(""));
     let out = command.env("PATH", "/usr/bin:/bin").output().unwrap();

@@ -235,7 +235,7 @@ class Embedded(Case):
                     # In our own layout salts lie nowhere: who did not meet them tells them apart, and cannot say them.
                     self.assertEqual(sorted(by_salt.values()), sorted(expected[2].values()))
                     self.assertTrue(all(salt.startswith("~") for salt in by_salt if salt), by_salt)
-                    again.load([self.key(1, "alice"), self.key(2, "bob")], [bytearray(MIB)] * 2)
+                    again.load([self.key(1, "alice"), self.key(2, "bob")], [bytearray(MIB), bytearray(MIB)])
                     self.until(lambda: seen(again.usage()) == expected)
                 else:
                     self.assertEqual(by_salt, expected[2])

@@ -184,7 +184,7 @@ impl Server {
         lock(&self.shared.seen).clone()
     }
 
-    /// How many requests had to wait by [`Fault::Stall`] so far, or still do. Those are [seen](Self::seen) when they are answered.
+    /// How many requests had to wait by [`Fault::Stall`](super::Fault::Stall) so far, or still do. Those are [seen](Self::seen) when they are answered.
     pub fn stalled(&self) -> usize {
         self.shared.stalled.load(Ordering::SeqCst)
     }
