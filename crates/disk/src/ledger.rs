@@ -18,7 +18,9 @@
 //! 6. *A release from before a recount does not count.* Each recount begins a generation. A process notes the generation that it saw last
 //!    before it unlinks; if the ledger has another when it releases, the recount may have missed the file already, and the release is
 //!    dropped. That leaves the total too high at worst, which is noticed (`may_be_high`), and recounted.
-//! 7. *What cannot be read is not zero.* A ledger that is missing, cut, zeroed, torn or of another version fails its checksum: nothing is
+//! 7. *A file found gone is released once.* Who deleted it releases it. A process alone in the directory may do so for a process that died
+//!    between the two, and only if no other process has changed the total since the recount that matched its index: each change has a number.
+//! 8. *What cannot be read is not zero.* A ledger that is missing, cut, zeroed, torn or of another version fails its checksum: nothing is
 //!    granted before it is recounted. An error of the file, or a lock that another process keeps, grants nothing either, except bytes that
 //!    this process itself freed since and has not released: that exchange leaves the total right.
 //!
@@ -39,9 +41,9 @@ use kvtier_key::BlockSums;
 use crate::home::{DOOR_WAIT_MAX, bookkeeping, lock_within, open_rw};
 
 const MAGIC: [u8; 8] = *b"KVTLEDG2";
-/// Magic, total, generation, CRC32C of these, zeros.
+/// Magic, total, generation, number of changes, CRC32C of these.
 const BYTES: usize = 32;
-const SUMMED: usize = 24;
+const SUMMED: usize = 28;
 /// How long a change waits for the lock before it is put off. A process that has it may wait for a busy medium or for a processor; only one
 /// that is stopped keeps it longer.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -67,6 +69,10 @@ struct State {
     pending: Pending,
     /// The total that the file had last.
     known: u64,
+    /// The number of the change that the file had last; `None` before it was read.
+    changes: Option<u32>,
+    /// Another process changed the total since the last recount of this one.
+    is_shared: bool,
     /// Another process kept the lock at the last try.
     is_kept: bool,
 }
@@ -111,6 +117,16 @@ pub struct Recounted {
 struct Contents {
     total: u64,
     generation: u64,
+    /// How often the total was changed. Wraps around.
+    changes: u32,
+}
+
+/// What a change finds, with those that waited.
+struct Found {
+    total: u64,
+    generation: u64,
+    /// Another process changed the total since the last recount of this one.
+    is_shared: bool,
 }
 
 impl Ledger {
@@ -144,7 +160,7 @@ impl Ledger {
             state.pending.added += if granted { bytes } else { 0 };
             return Ok(if granted { Claimed::Granted } else { Claimed::Full });
         }
-        match self.change(&mut state, |total| fit(total).filter(|_| make())) {
+        match self.change(&mut state, |found| fit(found.total).filter(|_| make())) {
             Ok(true) => Ok(Claimed::Granted),
             Ok(false) => Ok(Claimed::Full),
             Err(e) if is_damage(&e) => Ok(Claimed::Damaged),
@@ -170,6 +186,13 @@ impl Ledger {
         }
     }
 
+    /// Counts `bytes` less that this process found gone, if no other process has changed the total since the recount of this one that began
+    /// the generation `since`. Answers whether it did: otherwise whoever deleted the file may have released them.
+    pub fn release_found(&self, bytes: u64, since: Generation) -> io::Result<bool> {
+        let own = |found: &Found| !found.is_shared && found.generation == since.0;
+        self.change(&mut self.state(), |found| own(found).then(|| found.total.saturating_sub(bytes)))
+    }
+
     /// Counts more, whatever the cap: what is counted lies there already.
     pub fn add(&self, bytes: u64) -> io::Result<()> {
         self.state().pending.added += bytes;
@@ -192,7 +215,7 @@ impl Ledger {
     /// # Errors
     /// `InvalidData` for a ledger that must be recounted, `WouldBlock` while another process keeps the lock; else what the file system answers.
     pub fn fold(&self) -> io::Result<()> {
-        self.change(&mut self.state(), Some).map(drop)
+        self.change(&mut self.state(), |found| Some(found.total)).map(drop)
     }
 
     /// Goes on with the file that is there now: ours was deleted or failed, or it could not be opened until now.
@@ -214,11 +237,13 @@ impl Ledger {
             }
             let total = count()?;
             let seen = contents.map_or(0, |contents| contents.generation).max(self.generation.load(Ordering::Acquire));
-            let next = Contents { total, generation: next_generation(seen) };
+            let next = Contents { total, generation: next_generation(seen), changes: 0 };
             write(file, next)?;
+            state.is_shared = false;
             // All of it lies there, and is counted.
             state.pending = Pending::default();
-            self.note(&mut state.known, next);
+            (state.known, state.changes) = (next.total, Some(next.changes));
+            self.generation.store(next.generation, Ordering::Release);
             let before = contents.map(|contents| contents.total);
             Ok(Some(Recounted { before, after: total, generation: Generation(next.generation) }))
         });
@@ -244,33 +269,33 @@ impl Ledger {
     }
 
     /// Changes that wait go first. Answers whether `change` was made.
-    fn change(&self, state: &mut State, change: impl FnOnce(u64) -> Option<u64>) -> io::Result<bool> {
+    fn change(&self, state: &mut State, change: impl FnOnce(&Found) -> Option<u64>) -> io::Result<bool> {
         let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
         let locked = lock_within(file, if state.is_kept { KEPT_WAIT_MAX } else { LOCK_WAIT_MAX });
         state.is_kept = locked.is_err();
         locked?;
         let changed = read(file).and_then(|contents| {
             let contents = contents.ok_or_else(damage)?;
+            // A recount of another process begins at 0 again.
+            let is_own = state.changes == Some(contents.changes) && self.generation().0 == contents.generation;
+            state.is_shared |= !is_own;
             let (total, is_stale) = state.pending.applied(contents);
-            let wanted = change(total);
-            let next = Contents { total: wanted.unwrap_or(total), ..contents };
+            let wanted = change(&Found { total, generation: contents.generation, is_shared: state.is_shared });
+            let mut next = Contents { total: wanted.unwrap_or(total), ..contents };
             if next != contents {
+                next.changes = next.changes.wrapping_add(1);
                 write(file, next)?;
             }
             if is_stale {
                 self.dropped.store(true, Ordering::Release);
             }
             state.pending = Pending::default();
-            self.note(&mut state.known, next);
+            (state.known, state.changes) = (next.total, Some(next.changes));
+            self.generation.store(next.generation, Ordering::Release);
             Ok(wanted.is_some())
         });
         file.unlock()?;
         changed
-    }
-
-    fn note(&self, known: &mut u64, contents: Contents) {
-        *known = contents.total;
-        self.generation.store(contents.generation, Ordering::Release);
     }
 
     /// What waits now goes into the file with a later change, unless the file has failed.
@@ -341,7 +366,8 @@ fn read(file: &File) -> io::Result<Option<Contents>> {
         other => other?,
     }
     let word = |at: usize| bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    let contents = Contents { total: word(8), generation: word(16) };
+    let changes = u32::from_le_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]);
+    let contents = Contents { total: word(8), generation: word(16), changes };
     Ok((bytes == encode(contents)).then_some(contents))
 }
 
@@ -353,7 +379,8 @@ fn encode(contents: Contents) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..16].copy_from_slice(&contents.total.to_le_bytes());
-    bytes[16..SUMMED].copy_from_slice(&contents.generation.to_le_bytes());
+    bytes[16..24].copy_from_slice(&contents.generation.to_le_bytes());
+    bytes[24..SUMMED].copy_from_slice(&contents.changes.to_le_bytes());
     let sum = BlockSums::of(&bytes[..SUMMED]).whole();
     bytes[SUMMED..SUMMED + 4].copy_from_slice(&sum.to_le_bytes());
     bytes

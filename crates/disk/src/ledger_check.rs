@@ -94,18 +94,20 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// A chunk of `bytes` that the index had is gone, and this process did not delete it. Alone in the directory, this process knows that the
-    /// ledger counts it, and corrects that. The caller holds [`moving`](LedgerCheck::moving) since it took the chunk from the index.
+    /// A chunk of `bytes` that the index had is gone, and this process did not delete it. Alone in the directory, and where no other process
+    /// has changed the ledger meanwhile, this process knows that the ledger counts it, and corrects that. The caller holds [`moving`](LedgerCheck::moving) since it took the chunk from the index.
     pub fn lost(&self, digest: &Digest, bytes: u64) {
         // There a sweep counts.
         if self.home.foreign().is_some() || self.home.is_read_only() {
             return;
         }
         if !self.ledger_check.has_peers.load(Ordering::Relaxed) {
-            let matched = *lock(&self.ledger_check.matched);
-            let corrected = self.home.if_alone(|| matched.map_or(Ok(()), |since| self.ledger.release(bytes, since)));
-            match corrected {
-                Ok(true) if matched.is_some() => return,
+            let (matched, mut is_released) = (*lock(&self.ledger_check.matched), false);
+            let mut release = |since| self.ledger.release_found(bytes, since).map(|released| is_released = released);
+            match self.home.if_alone(|| matched.map_or(Ok(()), &mut release)) {
+                Ok(true) if is_released => return,
+                // A process came, removed it perhaps, and went.
+                Ok(true) => *lock(&self.ledger_check.matched) = None,
                 Ok(is_alone) => self.ledger_check.has_peers.store(!is_alone, Ordering::Relaxed),
                 Err(e) => self.failed("cannot correct the ledger", &e),
             }

@@ -163,3 +163,24 @@ fn where_locks_are_slow_changes_wait_for_the_fold() {
     a.fold().unwrap();
     assert_eq!(claim(&a, 10).unwrap(), Granted);
 }
+
+#[test]
+fn what_is_found_gone_is_released_only_where_no_other_process_changed_the_total() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = two(dir.path(), true);
+    let since = a.generation();
+    assert!(a.release_found(4, since).unwrap());
+    assert_eq!(claim(&a, 4).unwrap(), Granted);
+    // B deletes as much as it writes, so that the total is the same again.
+    release(&b, 4);
+    assert_eq!(claim(&b, 4).unwrap(), Granted);
+    a.fold().unwrap();
+    assert!(!a.release_found(4, since).unwrap());
+    assert_eq!(total(dir.path()), 10);
+    // A recount matches again, one of another process does not.
+    let since = a.recount(true, || Ok(10)).unwrap().unwrap().generation;
+    assert!(a.release_found(1, since).unwrap());
+    b.recount(true, || Ok(9)).unwrap();
+    assert!(!a.release_found(1, since).unwrap() && !a.release_found(1, a.generation()).unwrap());
+    assert_eq!(total(dir.path()), 9);
+}

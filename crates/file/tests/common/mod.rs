@@ -83,8 +83,8 @@ pub fn set_ledger(dir: &Path, total: u64) {
     let path = dir.join(".kvtier/ledger");
     let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     file.lock().unwrap();
-    // Magic, total, generation, CRC32C of these.
-    let mut bytes = [0; 24];
+    // Magic, total, generation, number of changes, CRC32C of these.
+    let mut bytes = [0; 28];
     file.read_exact_at(&mut bytes, 0).unwrap();
     bytes[8..16].copy_from_slice(&total.to_le_bytes());
     let sum = kvtier_core::key::BlockSums::of(&bytes).whole();
