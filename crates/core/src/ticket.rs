@@ -100,7 +100,7 @@ impl<T> Ticket<T> {
         self
     }
 
-    /// Lets `undo` have the answer if the ticket is dropped without taking it: what it grants would otherwise be nobody's.
+    /// Calls `undo` with the answer if the ticket is dropped before it is taken, so that what the answer grants is released.
     pub fn or_undo(self, undo: impl FnOnce(T) + Send + 'static) -> Self {
         *lock(&self.0.undo) = Some(Box::new(undo));
         self

@@ -84,7 +84,7 @@ impl Geometry {
     }
 
     /// Why a chunk cannot be shared here, as far as is known without asking the medium. `len` is that of a save.
-    pub fn refusal(&self, (home, tenants): (&Home, &Tenants), key: &Key, len: Option<u64>) -> Option<Error> {
+    pub fn refusal(&self, home: &Home, tenants: &Tenants, key: &Key, len: Option<u64>) -> Option<Error> {
         let (name, root) = (kind(key, tenants), home.root());
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied()?;
         match (known.and(Shape::of(key, len)), len) {
@@ -98,7 +98,7 @@ impl Geometry {
 
     /// Notes what a save tells of its kind, where that is new. `Invalid` when somebody noted something else meanwhile, `Io` when the manifest
     /// cannot be read or written.
-    pub fn learn(&self, (home, tenants): (&Home, &Tenants), key: &Key, len: u64) -> Result<(), Error> {
+    pub fn learn(&self, home: &Home, tenants: &Tenants, key: &Key, len: u64) -> Result<(), Error> {
         let (name, ours) = (kind(key, tenants), Shape::of(key, Some(len)));
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
         if known.is_some_and(|known| known.and(ours) == Some(known)) {

@@ -180,13 +180,13 @@ impl<M: Mover> Shared<M> {
 
     /// Why a chunk does not fit what others of its kind look like here; `len` is that of a save.
     pub fn misfit(&self, key: &Key, len: Option<u64>) -> Option<Error> {
-        self.geometry.refusal((&self.home, &self.tenants), key, len).map(|error| error.with_key(*key.digest()))
+        self.geometry.refusal(&self.home, &self.tenants, key, len).map(|error| error.with_key(*key.digest()))
     }
 
     /// Notes for everybody what a save of `len` bytes tells of its kind of chunks. `Invalid` when others noted something else. A medium
     /// that cannot note it now is asked again at the next save.
     pub fn learn_geometry(&self, key: &Key, len: u64) -> Result<(), Error> {
-        match self.geometry.learn((&self.home, &self.tenants), key, len) {
+        match self.geometry.learn(&self.home, &self.tenants, key, len) {
             Err(e) if e.kind() == ErrorKind::Invalid => Err(e.with_op("save").with_key(*key.digest())),
             Err(e) => {
                 self.fault(format!("cannot note the geometry of chunks: {e}"));

@@ -14,7 +14,7 @@ use kvtier_testkit::conformance::Fixture;
 
 use common::*;
 
-/// Drops a tier when it hears of a chunk, and notes on which thread.
+/// Drops a tier at the first event of a chunk, and notes on which thread.
 #[derive(Debug, Default)]
 struct Owner {
     tier: Mutex<Option<Arc<FileTier>>>,

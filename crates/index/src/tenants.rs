@@ -59,7 +59,7 @@ impl Tenants {
         &self.key
     }
 
-    /// Goes on with another key: nobody was met.
+    /// Goes on with another key; no tenant is known by name.
     pub fn set_key(&mut self, key: TenantKey) {
         *self = Tenants { names_max: self.names_max, ..Tenants::new(key) };
     }

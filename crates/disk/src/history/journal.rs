@@ -16,7 +16,7 @@ const WAITING_MAX: usize = 1 << 17;
 const FOLD_AT: usize = 1 << 14;
 /// A journal file longer than this is followed by a new one.
 const FILE_BYTES_MAX: u64 = 8 << 20;
-/// The most files that a process leaves while nobody merges them into a snapshot. Before it begins another it deletes its oldest.
+/// The most files of a process that are not merged into a snapshot. Before it begins another it deletes its oldest.
 const FILES_MAX: usize = 4;
 
 /// This process's journal: `.kvtier/journal/<corner>.<number>`.

@@ -155,7 +155,7 @@ impl Reader {
             let is_over = |read: &Progress| !read.is_awaited && (read.is_complete || !living.contains(owner(&name)));
             if is_old || self.read.get(&name).is_some_and(is_over) {
                 match fs::remove_file(self.dir.join(&name)) {
-                    // Its process deletes its oldest itself where nobody does.
+                    // Its process deletes its oldest file itself where no snapshot is written.
                     Err(e) if e.kind() == Io::NotFound => {}
                     // The others go all the same.
                     other => done = done.and(other),

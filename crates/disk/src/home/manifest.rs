@@ -195,7 +195,7 @@ pub fn unescape(word: &str) -> String {
     plain.iter().fold(word.to_owned(), |word, (escaped, plain)| word.replace(escaped, plain))
 }
 
-/// Refuses a directory that holds anything, no manifest of ours and no chunk of ours: it is somebody else's.
+/// Refuses a directory that holds anything, no manifest of ours and no chunk of ours: it belongs to another program.
 pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
     let path = own.join("manifest");
     match fs::symlink_metadata(&path) {

@@ -43,7 +43,7 @@ impl KvPolicy {
         is_same.then_some(node.parent)
     }
 
-    /// Makes a slot nobody's child. A parent without children is back where it was when it was parked.
+    /// Takes a slot from its parent. A parent without children is back where it was when it was parked.
     pub(super) fn detach(&mut self, slot: u32) {
         let Node { parent, .. } = self.nodes[slot];
         if parent == NIL {

@@ -459,4 +459,6 @@ mod flood_tests;
 #[cfg(test)]
 mod large_body_tests;
 #[cfg(test)]
+mod test_connections;
+#[cfg(test)]
 mod tests;

@@ -43,7 +43,7 @@ pub struct Books {
 /// An object that failed its checks.
 #[derive(Debug)]
 struct Corrupt {
-    /// Its version; empty where the store tells none.
+    /// Its version; empty where the store gives none.
     etag: Box<str>,
     since: Instant,
 }

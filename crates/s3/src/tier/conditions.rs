@@ -25,7 +25,7 @@ enum Answer {
     Honours,
     /// It stores all the same, or cannot do it.
     Lacks,
-    /// We may not write there, so that nobody knows.
+    /// Writing is not allowed there, so it is not known.
     Denied,
     None,
 }

@@ -183,3 +183,11 @@ pub fn within(time: Duration, what: &str, is_so: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// What each tenant has, by name, but for those without one.
+pub fn tenants(world: &World) -> Vec<(String, u64)> {
+    let mut tenants: Vec<_> = world.tier.usage().tenants.into_iter().map(|one| (one.tenant, one.used_bytes)).collect();
+    tenants.retain(|(tenant, bytes)| !tenant.is_empty() && *bytes > 0);
+    tenants.sort();
+    tenants
+}

@@ -2,29 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncWriteExt;
 
 use super::super::body::Landing;
-use super::super::tls::pair::{ALL, DIRECT, pair};
+use super::test_connections::{Server, connections};
 use super::*;
 
 const IDLE: Duration = Duration::from_secs(240);
-
-type Server = Box<dyn AsyncWrite + Send + Unpin>;
-
-/// Plain, and over TLS with each kind of records.
-async fn connections() -> Vec<(Box<Conn>, Server)> {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let plain = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let mut ends: Vec<(Stream, Server)> = vec![(Stream::Plain(plain), Box::new(listener.accept().await.unwrap().0))];
-    for direct in DIRECT {
-        let (ours, server) = pair(*direct, ALL).await;
-        ends.push((ours, Box::new(server)));
-    }
-    let conn = |stream| Conn::new(stream, Arc::new(Target::new(true, "127.0.0.1", None)));
-    ends.into_iter().map(|(stream, server)| (conn(stream), server)).collect()
-}
 
 /// What it comes to; it must come to an end by itself.
 async fn ends<T>(work: impl Future<Output = T>) -> T {

@@ -1,12 +1,11 @@
 //! Large bodies: their reader is woken for many bytes at a time, and still reads every byte in time.
 
-use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::super::body::{Landing, Watch};
-use super::super::tls::pair::{ALL, DIRECT, pair};
+use super::test_connections::{Server, connections};
 use super::*;
 
 const LEN: usize = 2 << 20;
@@ -24,21 +23,6 @@ impl Watch for Reads {
     fn landed(&mut self, _: &[u8]) {
         self.0 += 1;
     }
-}
-
-type Server = Box<dyn AsyncWrite + Unpin>;
-
-/// Plain, and over TLS with each kind of records.
-async fn connections() -> Vec<(Box<Conn>, Server)> {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let plain = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let mut ends: Vec<(Stream, Server)> = vec![(Stream::Plain(plain), Box::new(listener.accept().await.unwrap().0))];
-    for direct in DIRECT {
-        let (ours, server) = pair(*direct, ALL).await;
-        ends.push((ours, Box::new(server)));
-    }
-    let conn = |stream| Conn::new(stream, Arc::new(Target::new(true, "127.0.0.1", None)));
-    ends.into_iter().map(|(stream, server)| (conn(stream), server)).collect()
 }
 
 async fn write(server: &mut Server, bytes: &[u8]) {
