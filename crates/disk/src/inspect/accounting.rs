@@ -26,21 +26,29 @@ pub struct Accounting {
 }
 
 impl Accounting {
-    /// Opens what there is below `.kvtier`.
+    /// Opens what there is below `.kvtier`. Where this process cannot be registered (a full device, say), a tier corrects the ledger for a file
+    /// that it finds gone: then nothing is released or logged here, and the next change tries again.
     pub fn open(own: &Path, is_foreign: bool) -> io::Result<Self> {
         let ledger = Ledger::peek(own)?.map(|_| Ledger::open(own, true)).transpose()?;
-        let _registered = ledger.as_ref().and_then(|_| home::visit(own).ok());
+        let registered = ledger.as_ref().and_then(|_| home::visit(own).ok());
+        if ledger.is_some() && registered.is_none() {
+            return Ok(Accounting { own: own.to_owned(), ledger: None, changes: None, _registered: None });
+        }
         ledger.iter().for_each(|ledger| drop(ledger.fold()));
         let is_local = home::is_local(own)?;
         let changes = (!is_foreign).then(|| ChangeLog::open(own, is_local, &Clock::real()));
-        Ok(Accounting { own: own.to_owned(), ledger, changes, _registered })
+        Ok(Accounting { own: own.to_owned(), ledger, changes, _registered: registered })
     }
 
     /// The same, with a ledger in any case: where no tier has counted yet, with what `count` finds.
     pub fn open_to_count(own: &Path, count: impl FnOnce() -> io::Result<u64>) -> io::Result<Self> {
         let ledger = Ledger::open(own, true)?;
         ledger.recount(false, count)?;
-        Accounting::open(own, false)
+        // What is written must be counted.
+        let accounting = Accounting::open(own, false)?;
+        let unregistered =
+            || io::Error::other(format!("cannot register in {}: see whether its device is full", own.display()));
+        if accounting.ledger.is_some() { Ok(accounting) } else { Err(unregistered()) }
     }
 
     /// Whether the ledger is the file that has its name now. Another process may have deleted `.kvtier`, or counted for the first time.
@@ -168,6 +176,23 @@ mod tests {
         directory.finish().unwrap();
         assert_eq!(read(&log), [removed(0), removed(1)]);
         assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(BYTES));
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_registered_leaves_the_ledger_to_the_tiers() {
+        let dir = tempfile::tempdir().unwrap();
+        let (directory, log) = directory(dir.path());
+        let (own, tmp) = (dir.path().join(".kvtier"), dir.path().join(".kvtier/tmp"));
+        fs::remove_dir_all(&tmp).unwrap();
+        fs::write(&tmp, "").unwrap();
+        assert!(directory.remove(&named(0)).unwrap());
+        assert_eq!((Ledger::peek(&own).unwrap(), read(&log)), (Some(3 * BYTES), vec![]));
+        assert!(directory.writer().is_err());
+        // The next one tries again.
+        fs::remove_file(&tmp).unwrap();
+        fs::create_dir(&tmp).unwrap();
+        assert!(directory.remove(&named(1)).unwrap());
+        assert_eq!((Ledger::peek(&own).unwrap(), read(&log)), (Some(2 * BYTES), vec![removed(1)]));
     }
 
     #[test]
