@@ -193,15 +193,15 @@ impl Keeper {
         told(&self.shared, "journal", show(&self.shared).await);
         let journals = self.shared.truth.paths.journals();
         self.merge(&journals).await;
-        self.exchanged();
+        self.exchanged(true);
     }
 
     /// What the others wrote is known, as far as they told: this node's share begins anew.
-    fn exchanged(&mut self) {
+    fn exchanged(&mut self, is_early: bool) {
         let shared = &self.shared;
         let usage = shared.books().index.usage();
         let free = usage.capacity.saturating_sub(usage.used.saturating_add(usage.reserved));
-        shared.truth.shares.exchanged(Exchange { nodes: self.nodes, free });
+        shared.truth.shares.exchanged(Exchange { nodes: self.nodes, free, is_early });
         shared.freed.notify_waiters();
     }
 
@@ -275,10 +275,11 @@ impl Keeper {
         Ok(())
     }
 
-    /// One round; an `early` one looks who else is there, and has nothing to tell to nobody.
+    /// One round; an `early` one looks which other nodes there are, and writes the journal only if there are some.
     async fn round(&mut self, early: bool) {
         let shared = Arc::clone(&self.shared);
-        if !early || shared.truth.shares.has_others() {
+        let flushes = !early || shared.truth.shares.has_others();
+        if flushes {
             told(&shared, "journal", flush(&shared).await);
         }
         let caught_up = self.learn().await && self.catch_up().await;
@@ -298,7 +299,10 @@ impl Keeper {
             self.hear_out().await;
             self.merger.ask(&shared).await;
         }
-        self.exchanged();
+        if !flushes && self.nodes > 1 {
+            told(&shared, "journal", flush(&shared).await);
+        }
+        self.exchanged(early);
         // One whose order is not known is not written over.
         if leads && caught_up && self.is_snapshot_due() {
             told(&shared, "snapshot", self.snapshot().await);

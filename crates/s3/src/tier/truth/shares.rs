@@ -21,7 +21,7 @@ pub struct Shares(Mutex<State>);
 struct State {
     /// What the last exchange showed.
     last: Option<Exchange>,
-    /// Bytes of saves that were let in since then.
+    /// Bytes of saves that were let in since then; those before the first exchange count until the second.
     granted: u64,
 }
 
@@ -32,12 +32,16 @@ pub struct Exchange {
     pub nodes: usize,
     /// Bytes below the cap that nobody is known to have taken.
     pub free: u64,
+    /// The node started less than an interval ago: nodes that started with it may not have been seen yet.
+    pub is_early: bool,
 }
 
 impl Shares {
     /// An exchange is over.
     pub fn exchanged(&self, exchange: Exchange) {
-        *self.state() = State { last: Some(exchange), granted: 0 };
+        let mut state = self.state();
+        let granted = if state.last.is_none() { state.granted } else { 0 };
+        *state = State { last: Some(exchange), granted };
     }
 
     /// Whether a save of so many bytes is within this node's share of a cap. One save at a time always is.
@@ -45,9 +49,9 @@ impl Shares {
         let state = self.state();
         let share = match state.last {
             None => cap / FIRST_PART,
-            Some(Exchange { nodes: 0 | 1, .. }) => return true,
+            Some(Exchange { nodes: 0 | 1, is_early: false, .. }) => return true,
             Some(Exchange { free, .. }) if free < cap / LITTLE_PART => return true,
-            Some(Exchange { nodes, free }) => free / (2 * nodes as u64),
+            Some(Exchange { nodes, free, .. }) => free / (2 * nodes.max(1) as u64),
         };
         state.granted == 0 || state.granted.saturating_add(bytes) <= share
     }
@@ -80,69 +84,103 @@ mod tests {
     #[test]
     fn one_node_takes_all_and_of_several_each_its_part() {
         let shares = Shares::default();
+        let alone = Exchange { nodes: 1, free: 740, is_early: true };
         assert!(shares.allows(100, 800), "one save");
         shares.grant(60);
         assert!(shares.allows(40, 800) && !shares.allows(41, 800), "an eighth before it is known who is there");
-        shares.exchanged(Exchange { nodes: 1, free: 740 });
+        shares.exchanged(alone);
+        assert!(shares.allows(310, 800) && !shares.allows(311, 800), "others may start too; what was granted counts");
+        shares.exchanged(Exchange { is_early: false, ..alone });
         shares.grant(740);
         assert!(shares.allows(740, 800) && !shares.has_others());
-        shares.exchanged(Exchange { nodes: 2, free: 400 });
+        shares.exchanged(Exchange { nodes: 2, free: 400, is_early: false });
         shares.grant(60);
         assert!(shares.allows(40, 800) && !shares.allows(41, 800) && shares.is_filling(800));
-        shares.exchanged(Exchange { nodes: 2, free: 39 });
+        shares.exchanged(Exchange { nodes: 2, free: 39, is_early: false });
         shares.grant(60);
         assert!(shares.allows(60, 800) && shares.has_others() && !shares.is_filling(800), "who evicts makes room");
     }
 
-    /// Nodes that start within a second on an empty bucket and write as fast as they can; steps of 50 ms. Each round takes a step, in which a node
-    /// writes its journal and reads those of the others.
+    /// Nodes that start within a second on an empty bucket and write as fast as they can, up to half of the cap in one step of 50 ms. In a round
+    /// a node writes its journal and reads those of the others.
     #[test]
     fn several_nodes_that_start_on_an_empty_bucket_do_not_fill_it_several_times() {
-        const CAP: u64 = 1_000_000;
-        for seed in 0..200 {
-            let mut rng = fastrand::Rng::with_seed(seed);
-            let count = rng.usize(2..9);
-            let starts: Vec<usize> = (0..count).map(|_| rng.usize(0..20)).collect();
-            let speed = rng.u64(1..CAP / 200);
-            let shares: Vec<Shares> = (0..count).map(|_| Shares::default()).collect();
-            let (mut wrote, mut told, mut there) = (vec![0; count], vec![0; count], vec![false; count]);
-            let mut known = vec![vec![0; count]; count];
-            let (mut last_round, mut pause) = (vec![None; count], vec![20; count]);
-            for step in 0..2000 {
-                for node in 0..count {
-                    if step < starts[node] {
-                        continue;
-                    }
-                    let sum: u64 =
-                        (0..count).map(|other| if other == node { wrote[other] } else { known[node][other] }).sum();
-                    let chunk = speed.min(CAP / 1000);
-                    let mut wants_round = last_round[node].is_none_or(|last| step - last >= pause[node]);
-                    for _ in 0..(speed / chunk) {
-                        if sum + chunk > CAP {
-                            break;
-                        }
-                        match shares[node].allows(chunk, CAP) {
-                            true => {
-                                shares[node].grant(chunk);
-                                wrote[node] += chunk;
-                            }
-                            false => wants_round = true,
-                        }
-                    }
-                    // Not more often than once a second, but for the first.
-                    if wants_round && last_round[node].is_none_or(|last| step - last >= 20) {
-                        (last_round[node], there[node], told[node]) = (Some(step), true, wrote[node]);
-                        // The first rounds come soon after each other, and then one every 30 s.
-                        pause[node] = (2 * pause[node]).min(600);
-                        known[node].clone_from(&told);
-                        let nodes = there.iter().filter(|there| **there).count();
-                        let used: u64 = told.iter().sum();
-                        shares[node].exchanged(Exchange { nodes, free: CAP.saturating_sub(used) });
-                    }
+        let most = (0..400).map(bytes_written).max();
+        assert!(most <= Some(CAP * 3 / 2), "{most:?} of {CAP}");
+    }
+
+    const CAP: u64 = 1_000_000;
+
+    #[derive(Default)]
+    struct Node {
+        shares: Shares,
+        start: usize,
+        wrote: u64,
+        /// What its journals tell of.
+        told: u64,
+        /// What it knows of the others.
+        known: Vec<u64>,
+        last_round: Option<usize>,
+        pause: usize,
+    }
+
+    fn bytes_written(seed: u64) -> u64 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (count, speed) = (rng.usize(2..9), CAP / rng.u64(2..200));
+        let new = |start| Node { start, pause: 20, known: vec![0; count], ..Node::default() };
+        let mut nodes: Vec<Node> = (0..count).map(|_| new(rng.usize(0..20))).collect();
+        for step in 0..2000 {
+            for n in 0..count {
+                if step >= nodes[n].start && nodes[n].write(n, speed) | nodes[n].is_round_due(step) {
+                    round(&mut nodes, n, step);
                 }
             }
-            let all: u64 = wrote.iter().sum();
-            assert!(all <= CAP * 3 / 2, "seed {seed}: {count} nodes wrote {all}");
+        }
+        nodes.iter().map(|node| node.wrote).sum()
+    }
+
+    impl Node {
+        /// Whether it asks for an exchange.
+        fn write(&mut self, own: usize, speed: u64) -> bool {
+            let others: u64 = (0..self.known.len()).filter(|n| *n != own).map(|n| self.known[n]).sum();
+            let chunk = speed.min(CAP / 1000);
+            for _ in 0..(speed / chunk) {
+                if self.wrote + others + chunk > CAP {
+                    return false;
+                }
+                if !self.shares.allows(chunk, CAP) {
+                    return self.shares.has_others();
+                }
+                self.shares.grant(chunk);
+                self.wrote += chunk;
+            }
+            false
+        }
+
+        fn is_round_due(&self, step: usize) -> bool {
+            self.last_round.is_none_or(|last| step - last >= self.pause)
+        }
+    }
+
+    /// Not more often than once a second, but for the first; the first rounds come soon after each other, and then one every 30 s.
+    fn round(nodes: &mut [Node], n: usize, step: usize) {
+        let is_first = nodes[n].last_round.is_none();
+        if nodes[n].last_round.is_some_and(|last| step - last < 20) {
+            return;
+        }
+        nodes[n].last_round = Some(step);
+        let there = nodes.iter().filter(|node| node.last_round.is_some()).count();
+        if there > 1 {
+            nodes[n].told = nodes[n].wrote;
+        }
+        let told: Vec<u64> = nodes.iter().map(|node| node.told).collect();
+        let used = nodes[n].wrote + (0..told.len()).filter(|m| *m != n).map(|m| told[m]).sum::<u64>();
+        let node = &mut nodes[n];
+        let is_early = node.pause < 600;
+        node.shares.exchanged(Exchange { nodes: there, free: CAP.saturating_sub(used), is_early });
+        node.known = told;
+        if !is_first {
+            node.pause = (2 * node.pause).min(600);
         }
     }
 }
